@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0c237e28220f80e3
-#   text hash     0f31703ff3d82348
+#   content hash  2b12659d7bc29fc9
+#   text hash     8dbddb33bb7594f1
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,21 +1,95 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0c237e28220f80e3
-#   text hash     bb6fede03106e30d
+#   content hash  2b12659d7bc29fc9
+#   text hash     7abe5ebee8b4c53a
 #   render with   attnforge render specs/alibi.yaml
-"""The kernels: Causal attention with linear biases, one slope a head.
+"""Causal attention with linear biases, one slope a head.
+
+Formula, in natural-log units; q and k are positions, in `q . k` the rows there
+    score = scale * (q . k)
+    score = score - in_slopes * abs(q - k)   # alibi
+    visible if k <= q                        # causal
+    lse = logsumexp of score over the visible keys
+    out = sum of exp(score - lse) * v
+
+Softmax, in log2 units
+    s = score * LOG2E                     # exp(score) = exp2(s)
+    m = -inf, l = 0, acc = 0              # before the first tile of keys
+    m_new = max(m, largest s of the tile)
+    p = exp2(s - m_new)                   # 0 where the key is hidden
+    l = l * exp2(m - m_new) + sum of p
+    acc = acc * exp2(m - m_new) + p @ v   # in the end out = acc / l
+    lse = m + log2(l)
+    The LSE in memory is in log2 units, and inf for a row with no visible key: each exp2(s - lse) is 0 there, as is out.
+    launch.py hands it to users in natural-log units, as lse / LOG2E, and as -inf for such a row.
+
+Backward
+    p = exp2(score * LOG2E - lse)                 # 0 where the key is hidden
+    dp = dout . v                                 # the gradient of p
+    delta = rowsum(out * dout) - dlse             # dlse is that of the LSE in natural-log units: dlse_ptr * LOG2E
+    ds = p * (dp - delta)                         # the gradient of the last score
+    d score / d score = 1.0                       # alibi
+    d score / d in_slopes = -abs(q - k)           # alibi
+    in_slopes_sum = sum of ds * (d score / d in_slopes) over the scores that read it   # backward_dq, for each program
+    din_slopes = in_slopes_sum                    # launch.py, summed over the axes that the input lacks
+    dq = scale * sum of ds * k over the keys      # backward_dq
+    dk = scale * sum of ds * q over the queries   # backward_dkv, over the query heads of a key head
+    dv = sum of p * dout over the queries         # backward_dkv, over the query heads of a key head
+
+Programs
+    forward        a tile of BLOCK_M queries of one query head of a batch entry; walks along tiles of BLOCK_N keys
+    backward_dq    the same; runs before the other backward kernels, for which it stores delta
+    backward_dkv   a tile of BLOCK_N keys of one key head of a batch entry; walks along tiles of BLOCK_M queries of each
+                   of the GROUP query heads that read it
+    The grid of `forward`, `backward_dq` and `backward_dkv` is (heads of a group, tiles, groups), or from 65536 tiles on
+    (tiles, heads of a group, groups); TILE_AXIS, 1 or 0, is the axis of the tiles. Heads are numbered through all batch
+    entries; a group is as many of them as have what programs walk along in a third of the L2 cache.
+
+Tensors, by their axes
+    q, dq        [B, q_len, Hq, D]
+    out, dout    [B, q_len, Hq, DV]
+    k, dk        [B, k_len, Hkv, D]
+    v, dv        [B, k_len, Hkv, DV]
+    lse, delta   [B, Hq, q_len], float32, the LSE in log2 units
+    in_slopes    [head], float
+    x_desc       loads tiles of x at [b, h, row, column]: a TMA descriptor, or a tuple of pointer, width and strides
+
+Tiles
+    q_tile, k_tile, v_tile   [BLOCK_M, BLOCK_D], [BLOCK_N, BLOCK_D], [BLOCK_N, BLOCK_DV]
+    score, p, dp, ds         [BLOCK_M, BLOCK_N], in `backward_dkv` [BLOCK_N, BLOCK_M]
+    out_tile, dout_tile      [BLOCK_M, BLOCK_DV]
+    dq, dk, dv               [BLOCK_M, BLOCK_D], [BLOCK_N, BLOCK_D], [BLOCK_N, BLOCK_DV], in float32
+    acc, m, l                [BLOCK_M, BLOCK_DV], [BLOCK_M], [BLOCK_M, 8] (partial sums, added up in the end), in
+                             float32
+    BLOCK_M, BLOCK_N         queries and keys of a tile, which launches take from a table by kernel, GPU and head size
+    BLOCK_D, BLOCK_DV        D and DV rounded up to a power of 2, at least 16; columns past D and DV hold 0
 
 Symbols
-    B, b            batch entries, and one of them
-    Hq, h           query heads, and one of them
-    kv_h, GROUP     the key head that a query head reads, and the query heads that share it
-    q_len, k_len    queries and keys of a sequence
-    D, DV           head sizes of q·k and of v
-    q_pos, k_pos    positions; queries are counted so that the last one lines up with the last key
-    TILES           the axis of the grid that holds the tiles which programs own
-    m, l, acc       running maximum, denominator and numerator of the softmax, the maximum in log2 units
-    p, dp, ds       weights, their gradient, the gradient of the score
+    b                       batch entry
+    Hq, h                   query heads, and one of them
+    Hkv                     key heads
+    kv_h, GROUP             the key head that query head h reads, h // GROUP, and how many query heads share one
+    q_len, k_len            queries and keys of a sequence
+    D                       head size of q and k
+    DV                      head size of v and out
+    q_start, k_start        first row of a tile of queries, first key of a tile of keys, within the sequence
+    row                     rows of a tile's queries, counted from the sequence's first one
+    q_pos                   their positions, row + k_len - q_len: the last query lines up with the last key
+    k_pos                   positions of a tile's keys
+    q_first                 first position of a tile of queries
+    q_last                  last position of a tile of queries, below k_len
+    k_first                 first position of a tile of keys
+    k_last                  last position of a tile of keys, below k_len
+    first, last             tiles in [first, last) show something to the program's own tile
+    full_first, full_last   those in [full_first, full_last) show all to it: no step there applies the mask
+    mixed                   whether a step applies the mask
+    TILE_AXIS               the axis of the grid that holds the tiles which programs own
+    m, l, acc               running maximum, denominator and numerator of the softmax, the maximum in log2 units
+    p                       weights, before they are divided by l in `forward`
+    dp, ds                  gradients of the weights and of the score
+    delta                   rowsum(out * dout) - dlse, what the softmax takes off each dp of a row
+    in_slopes               in_slopes of the head
 """
 
 import triton
@@ -26,7 +100,7 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def as_float(x):
-    """x as float32, be it a tensor or a compile-time number."""
+    """Cast a tensor or a compile-time number to float32."""
     return tl.full([], 0.0, tl.float32) + x
 
 
@@ -41,8 +115,8 @@ def power(x, y):
 
 
 @triton.jit
-def whole_tiles(lo, hi, full_lo, full_hi, BLOCK: tl.constexpr):
-    """Tiles that meet [lo, hi), and those of them that lie inside [full_lo, full_hi)."""
+def tile_range(lo, hi, full_lo, full_hi, BLOCK: tl.constexpr):
+    """Range of the tiles that intersect [lo, hi), and range of those inside [full_lo, full_hi)."""
     first = lo // BLOCK
     last = tl.maximum(tl.cdiv(hi, BLOCK), first)
     full_first = tl.minimum(tl.maximum(tl.cdiv(full_lo, BLOCK), first), last)
@@ -52,8 +126,8 @@ def whole_tiles(lo, hi, full_lo, full_hi, BLOCK: tl.constexpr):
 
 @triton.jit
 def key_tiles(q_first, q_last, k_len, BLOCK_N: tl.constexpr):
-    """Key tiles of a query tile: of [first, last), those in [full_first, full_last) need no mask."""
-    return whole_tiles(
+    """Range of key tiles that a query tile needs, and the range within it that needs no mask."""
+    return tile_range(
         0,
         tl.minimum(q_last + 1, k_len),
         0,
@@ -64,9 +138,9 @@ def key_tiles(q_first, q_last, k_len, BLOCK_N: tl.constexpr):
 
 @triton.jit
 def query_tiles(k_first, k_last, q_len, k_len, BLOCK_M: tl.constexpr):
-    """Query tiles of a key tile: of [first, last), those in [full_first, full_last) need no mask."""
+    """Range of query tiles that a key tile needs, and the range within it that needs no mask."""
     shift = k_len - q_len
-    return whole_tiles(
+    return tile_range(
         tl.maximum(k_first - shift, 0),
         q_len,
         tl.maximum(k_last - shift, 0),
@@ -76,8 +150,8 @@ def query_tiles(k_first, k_last, q_len, k_len, BLOCK_M: tl.constexpr):
 
 
 @triton.jit
-def default_slopes(h, Hq):
-    """`slopes` of a head where the call leaves it out."""
+def in_slopes_default(h, Hq):
+    """Default of `slopes` for a head."""
     part0 = power(2, tl.floor(tl.log(as_float(Hq)) / 0.6931471805599453 + 0.001))
     return tl.cast(
         tl.where(h < part0, power(2, -8 * (h + 1) / part0), power(2, -4 * (2 * (h - part0) + 1) / part0)), tl.float32
@@ -85,28 +159,8 @@ def default_slopes(h, Hq):
 
 
 @triton.jit
-def in_32_bits(x):
-    """Floats as float32, whole numbers as int32."""
-    return x.to(tl.float32 if x.dtype.is_floating() else tl.int32)
-
-
-@triton.jit
-def load_vector(ptr, first, stride, count, BLOCK: tl.constexpr):
-    """Elements from `first` on, 0 where that is before the first or past the last."""
-    row = first + tl.arange(0, BLOCK)
-    return in_32_bits(tl.load(ptr + row.to(tl.int64) * stride, mask=(row >= 0) & (row < count), other=0))
-
-
-@triton.jit
-def find_head(heads, TILES: tl.constexpr):
-    """The batch entry and the head of a program: heads come in groups, one group after the other."""
-    place = tl.program_id(2) * tl.num_programs(1 - TILES) + tl.program_id(1 - TILES)
-    return place // heads, place % heads
-
-
-@triton.jit
 def load_tile(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Rows of a head: by a descriptor where the GPU copies tiles by itself, else by pointers, 0 from row `count` on."""
+    """Load rows [first, first + ROWS) of a head: by a TMA descriptor, or by pointers with 0 from row `count` on."""
     if isinstance(desc, tl.core.tensor_descriptor_base):
         tile = desc.load([b, h, first, 0]).reshape([ROWS, COLUMNS])
     else:
@@ -122,10 +176,30 @@ def load_tile(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexp
 
 
 @triton.jit
+def to_32bit(x):
+    """Cast floats to float32 and integers to int32."""
+    return x.to(tl.float32 if x.dtype.is_floating() else tl.int32)
+
+
+@triton.jit
+def load_vector(ptr, first, stride, count, BLOCK: tl.constexpr):
+    """Load BLOCK elements from index `first` on; 0 outside [0, count)."""
+    row = first + tl.arange(0, BLOCK)
+    return to_32bit(tl.load(ptr + row.to(tl.int64) * stride, mask=(row >= 0) & (row < count), other=0))
+
+
+@triton.jit
+def batch_and_head(heads, TILE_AXIS: tl.constexpr):
+    """Batch entry and head of this program; axis 2 of the grid counts groups of heads."""
+    place = tl.program_id(2) * tl.num_programs(1 - TILE_AXIS) + tl.program_id(1 - TILE_AXIS)
+    return place // heads, place % heads
+
+
+@triton.jit
 def load_rows(desc, base, start, stride, count, BLOCK: tl.constexpr):
-    """A value of each row of a head; before the first and past the last 0, or what stands there."""
+    """Load a value for each row of a head; values outside [0, count) are 0 or those of a neighbour."""
     if isinstance(desc, tl.core.tensor_descriptor_base):
-        x = in_32_bits(desc.load([tl.cast(base + start, tl.int32)]))
+        x = to_32bit(desc.load([tl.cast(base + start, tl.int32)]))
     else:
         x = load_vector(desc + base, start, stride, count, BLOCK)
     return x
@@ -133,7 +207,7 @@ def load_rows(desc, base, start, stride, count, BLOCK: tl.constexpr):
 
 @triton.jit
 def add_product(total, a, b, PRECISION: tl.constexpr):
-    """total + a @ b; in float32 a tile's product is summed up first, or the roundings of long sums would pile up."""
+    """total + a @ b; float32 products are summed per tile first, which keeps rounding errors of long sums small."""
     if a.dtype == tl.float32:
         # fma keeps the compiler from summing right into the total
         return tl.fma(total, 1.0, tl.dot(a, b, input_precision=PRECISION))
@@ -141,14 +215,14 @@ def add_product(total, a, b, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def sums_by_thread(p):
-    """Sums of every eighth column: of those that a thread holds, so that threads need not talk at each step."""
+def partial_row_sums(p):
+    """Eight partial sums of each row, over every eighth column: each thread adds its own values, without exchange."""
     return tl.sum(p.reshape([p.shape[0], p.shape[1] // 8, 8]), 1)
 
 
 @triton.jit
 def store_rows(ptr, stride, x, first, count, WIDTH: tl.constexpr):
-    """Writes the rows of a tile that are below `count`, and their first WIDTH columns."""
+    """Store rows of a tile below row `count`, the first WIDTH columns of each."""
     row = first + tl.arange(0, x.shape[0])
     column = tl.arange(0, x.shape[1])
     inside = (row < count)[:, None] & (column < WIDTH)[None, :]
@@ -157,55 +231,68 @@ def store_rows(ptr, stride, x, first, count, WIDTH: tl.constexpr):
 
 @triton.jit
 def attend(
-    acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, scale, q_pos, slopes, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
+    acc, m, l, q_tile, k_start, keys, terms, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
-    """Adds one tile of keys to the running softmax."""
+    """Update the running softmax (acc, m, l) with one tile of keys."""
+    k_desc, v_desc, b, kv_h, k_len = keys
+    scale, q_pos, in_slopes = terms
+    # [BLOCK_N]
     k_pos = k_start + tl.arange(0, BLOCK_N)
+    # [BLOCK_N, BLOCK_D]
     k_tile = load_tile(k_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_D)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
-    score = score - slopes * tl.abs(q_pos[:, None] - k_pos[None, :])  # alibi
+    score = score - in_slopes * tl.abs(q_pos[:, None] - k_pos[None, :])  # alibi
+    # [BLOCK_N, BLOCK_DV]
     v_tile = load_tile(v_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_DV)
     if mixed:
         keep = (k_pos < k_len)[None, :]
         keep &= k_pos[None, :] <= q_pos[:, None]  # causal
         score = tl.where(keep, score, float("-inf"))
+    # [BLOCK_M]
     m_new = tl.maximum(m, tl.max(score, 1) * LOG2E)
     # a row that has seen no key yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
     pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
-    p = tl.exp2(score * LOG2E - pivot[:, None])
-    shrink = tl.exp2(m - pivot)
+    p = tl.exp2(score * LOG2E - pivot[:, None])  # [BLOCK_M, BLOCK_N]
+    shrink = tl.exp2(m - pivot)  # [BLOCK_M]
     acc, l, m = acc * shrink[:, None], l * shrink[:, None], m_new
     acc = add_product(acc, p.to(v_tile.dtype), v_tile, PRECISION)  # [BLOCK_M, BLOCK_DV]
-    return acc, m, l + sums_by_thread(p)
+    return acc, m, l + partial_row_sums(p)
 
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, scale, slopes_ptr, q_len, k_len, Hq, slopes_stride_head,
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, scale, in_slopes_ptr, q_len, k_len, Hq, in_slopes_stride_head,
     GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILES: tl.constexpr
+    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
-    """Attends from one tile of queries of one head."""
+    """Store out and the LSE of one tile of queries of one head."""
     # late rows tend to see more keys: they start first
-    tile = tl.num_programs(TILES) - 1 - tl.program_id(TILES)
-    b, h = find_head(Hq, TILES)
+    tile = tl.num_programs(TILE_AXIS) - 1 - tl.program_id(TILE_AXIS)
+    b, h = batch_and_head(Hq, TILE_AXIS)
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
     q_first = q_start + (k_len - q_len)
     q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
+    # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + (k_len - q_len)
-    slopes = (
-        default_slopes(h, Hq)
-        if slopes_ptr is None
-        else tl.load(slopes_ptr + tl.cast(h, tl.int64) * slopes_stride_head).to(tl.float32)
+    in_slopes = (
+        in_slopes_default(h, Hq)
+        if in_slopes_ptr is None
+        else tl.load(in_slopes_ptr + tl.cast(h, tl.int64) * in_slopes_stride_head).to(tl.float32)
     )
 
+    # [BLOCK_M, BLOCK_D]
     q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
+    # [BLOCK_M, BLOCK_DV]
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
+    # [BLOCK_M]
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    # [BLOCK_M, 8]
     l = tl.zeros([BLOCK_M, 8], tl.float32)
+    keys = (k_desc, v_desc, b, kv_h, k_len)
+    terms = (scale, q_pos, in_slopes)
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
     if BLOCK_DV <= 128:
         for j in tl.range(first, last):
@@ -213,95 +300,105 @@ def forward(
             k_start = i * BLOCK_N
             mixed = i >= full_last
             acc, m, l = attend(
-                acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, scale, q_pos, slopes, BLOCK_N, BLOCK_D,
-                BLOCK_DV, PRECISION, mixed=mixed
+                acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
     else:
         # a branch between products of this width costs more than a loop that mixed tiles have to themselves
         for i in tl.range(full_last, last):
             k_start = i * BLOCK_N
             acc, m, l = attend(
-                acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, scale, q_pos, slopes, BLOCK_N, BLOCK_D,
-                BLOCK_DV, PRECISION, mixed=True
+                acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True
             )  # fmt: skip
         for i in tl.range(full_first, full_last):
             k_start = i * BLOCK_N
             acc, m, l = attend(
-                acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, scale, q_pos, slopes, BLOCK_N, BLOCK_D,
-                BLOCK_DV, PRECISION, mixed=False
+                acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=False
             )  # fmt: skip
 
-    l = tl.sum(l, 1)
+    l = tl.sum(l, 1)  # [BLOCK_M]
     # rows without keys: 0, and an LSE that makes every weight 0
+    # [BLOCK_M, BLOCK_DV]
     out = acc / tl.where(l == 0, 1.0, l)[:, None]
     store_rows(out_ptr + (b.to(tl.int64) * q_len * Hq + h) * DV, Hq * DV, out, q_start, q_len, DV)
+    # [BLOCK_M]
     lse = tl.where(l == 0, float("inf"), m + tl.log2(l))
     tl.store(lse_ptr + (b.to(tl.int64) * Hq + h) * q_len + row, lse, mask=row < q_len)
 
 
 @triton.jit
-def learn_from_queries(
-    dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_desc, delta_desc, row_base, b, h, q_start, q_len, k_len, scale,
-    k_pos, slopes, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
-    mixed
+def accumulate_dkdv(
+    dk, dv, k_tile, v_tile, q_start, queries, terms, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
-    """Adds what one tile of queries teaches a tile of keys."""
+    """Accumulate dK and dV of a tile of keys over one tile of queries."""
+    q_desc, dout_desc, lse_desc, delta_desc, row_base, b, h, q_len = queries
+    k_len, scale, k_pos, in_slopes = terms
+    # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + (k_len - q_len)
+    # [BLOCK_M, BLOCK_D]
     q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
+    # [BLOCK_M, BLOCK_DV]
     dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION) * scale  # [BLOCK_N, BLOCK_M]
     # alibi
-    score = score - slopes * tl.abs(q_pos[None, :] - k_pos[:, None])
+    score = score - in_slopes * tl.abs(q_pos[None, :] - k_pos[:, None])
+    # [BLOCK_M]
     lse = load_rows(lse_desc, row_base, q_start, 1, q_len, BLOCK_M)
     delta = load_rows(delta_desc, row_base, q_start, 1, q_len, BLOCK_M)
-    dp = tl.dot(v_tile, dout_tile.T, input_precision=PRECISION)
-    p = tl.exp2(score * LOG2E - lse[None, :])
+    dp = tl.dot(v_tile, dout_tile.T, input_precision=PRECISION)  # [BLOCK_N, BLOCK_M]
+    p = tl.exp2(score * LOG2E - lse[None, :])  # [BLOCK_N, BLOCK_M]
     if mixed:
         delta = tl.where(row < q_len, delta, 0.0)
         keep = (row < q_len)[None, :]
         keep &= k_pos[:, None] <= q_pos[None, :]  # causal
         p = tl.where(keep, p, 0.0)
     dv = add_product(dv, p.to(dout_tile.dtype), dout_tile, PRECISION)  # [BLOCK_N, BLOCK_DV]
-    ds = p * (dp - delta[None, :])
+    ds = p * (dp - delta[None, :])  # [BLOCK_N, BLOCK_M]
     dk = add_product(dk, ds.to(q_tile.dtype), q_tile, PRECISION)  # [BLOCK_N, BLOCK_D]
     return dk, dv
 
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dkv(
-    q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, dk_ptr, dv_ptr, scale, slopes_ptr, q_len, k_len, Hq,
-    slopes_stride_head, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
+    q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, dk_ptr, dv_ptr, scale, in_slopes_ptr, q_len, k_len,
+    Hq, in_slopes_stride_head, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
-    TILES: tl.constexpr
+    TILE_AXIS: tl.constexpr
 ):  # fmt: skip
-    """The gradients of one tile of keys and values of one head, summed over the query heads that read it."""
-    tile = tl.program_id(TILES)
+    """Store dK and dV of one tile of keys of one head, summed over the query heads that read it."""
+    tile = tl.program_id(TILE_AXIS)
     Hkv = Hq // GROUP
-    b, kv_h = find_head(Hkv, TILES)
+    b, kv_h = batch_and_head(Hkv, TILE_AXIS)
     k_start = tile * BLOCK_N
     k_first = k_start
     k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
+    # [BLOCK_N]
     k_pos = k_start + tl.arange(0, BLOCK_N)
 
+    # [BLOCK_N, BLOCK_D]
     k_tile = load_tile(k_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_D)
+    # [BLOCK_N, BLOCK_DV]
     v_tile = load_tile(v_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_DV)
+    # [BLOCK_N, BLOCK_D]
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+    # [BLOCK_N, BLOCK_DV]
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
     first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, BLOCK_M)
     for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
         row_base = (b.to(tl.int64) * Hq + h) * q_len
-        slopes = (
-            default_slopes(h, Hq)
-            if slopes_ptr is None
-            else tl.load(slopes_ptr + tl.cast(h, tl.int64) * slopes_stride_head).to(tl.float32)
+        in_slopes = (
+            in_slopes_default(h, Hq)
+            if in_slopes_ptr is None
+            else tl.load(in_slopes_ptr + tl.cast(h, tl.int64) * in_slopes_stride_head).to(tl.float32)
         )
+        queries = (q_desc, dout_desc, lse_desc, delta_desc, row_base, b, h, q_len)
+        terms = (k_len, scale, k_pos, in_slopes)
         for i in tl.range(first, last):
             q_start = i * BLOCK_M
             mixed = (i < full_first) | (i >= full_last)
-            dk, dv = learn_from_queries(
-                dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_desc, delta_desc, row_base, b, h, q_start, q_len,
-                k_len, scale, k_pos, slopes, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
+            dk, dv = accumulate_dkdv(
+                dk, dv, k_tile, v_tile, q_start, queries, terms, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
 
     first_row = b.to(tl.int64) * k_len * Hkv + kv_h
@@ -310,79 +407,94 @@ def backward_dkv(
 
 
 @triton.jit
-def learn_from_keys(
-    dq, slopes_sum, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, kv_h, k_start, k_len, scale, q_pos, slopes,
-    slopes_sum_ptr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
-    mixed
+def accumulate_dq(
+    dq, in_slopes_sum, q_tile, dout_tile, lse, delta, k_start, keys, terms, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
-    """Adds what one tile of keys teaches a tile of queries."""
+    """Accumulate dQ of a tile of queries over one tile of keys."""
+    k_desc, v_desc, b, kv_h, k_len = keys
+    scale, q_pos, in_slopes, in_slopes_sum_ptr = terms
+    # [BLOCK_N]
     k_pos = k_start + tl.arange(0, BLOCK_N)
+    # [BLOCK_N, BLOCK_D]
     k_tile = load_tile(k_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_D)
+    # [BLOCK_N, BLOCK_DV]
     v_tile = load_tile(v_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_DV)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
     # alibi
     part0 = tl.abs(q_pos[:, None] - k_pos[None, :])
     slope0_1 = -part0
-    score = score - slopes * part0
-    dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)
-    p = tl.exp2(score * LOG2E - lse[:, None])
+    score = score - in_slopes * part0
+    dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
+    p = tl.exp2(score * LOG2E - lse[:, None])  # [BLOCK_M, BLOCK_N]
     if mixed:
         keep = (k_pos < k_len)[None, :]
         keep &= k_pos[None, :] <= q_pos[:, None]  # causal
         p = tl.where(keep, p, 0.0)
-    ds = p * (dp - delta[:, None])
-    if slopes_sum_ptr is not None:
-        slopes_sum += tl.sum(ds * slope0_1, 1)
+    ds = p * (dp - delta[:, None])  # [BLOCK_M, BLOCK_N]
+    if in_slopes_sum_ptr is not None:
+        in_slopes_sum += tl.sum(ds * slope0_1, 1)
     dq = add_product(dq, ds.to(k_tile.dtype), k_tile, PRECISION)  # [BLOCK_M, BLOCK_D]
-    return dq, slopes_sum
+    return dq, in_slopes_sum
 
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dq(
-    q_desc, k_desc, v_desc, out_desc, dout_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr, scale, slopes_ptr,
-    slopes_sum_ptr, q_len, k_len, Hq, slopes_stride_head, GROUP: tl.constexpr, D: tl.constexpr,
+    q_desc, k_desc, v_desc, out_desc, dout_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr, scale, in_slopes_ptr,
+    in_slopes_sum_ptr, q_len, k_len, Hq, in_slopes_stride_head, GROUP: tl.constexpr, D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    PRECISION: tl.constexpr, TILES: tl.constexpr
+    PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
-    """The gradient of one tile of queries of one head, and delta, what the softmax takes off every score's gradient."""
+    """Store dQ and delta, rowsum(out * dout) - dlse, of one tile of queries of one head."""
     # late rows tend to see more keys: they start first
-    tile = tl.num_programs(TILES) - 1 - tl.program_id(TILES)
-    b, h = find_head(Hq, TILES)
+    tile = tl.num_programs(TILE_AXIS) - 1 - tl.program_id(TILE_AXIS)
+    b, h = batch_and_head(Hq, TILE_AXIS)
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
     q_first = q_start + (k_len - q_len)
     q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
+    # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + (k_len - q_len)
-    slopes = (
-        default_slopes(h, Hq)
-        if slopes_ptr is None
-        else tl.load(slopes_ptr + tl.cast(h, tl.int64) * slopes_stride_head).to(tl.float32)
+    in_slopes = (
+        in_slopes_default(h, Hq)
+        if in_slopes_ptr is None
+        else tl.load(in_slopes_ptr + tl.cast(h, tl.int64) * in_slopes_stride_head).to(tl.float32)
     )
 
+    # [BLOCK_M, BLOCK_D]
     q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
+    # [BLOCK_M, BLOCK_DV]
     dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
     out_tile = load_tile(out_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
+    # [BLOCK_M]
     delta = tl.sum(out_tile.to(tl.float32) * dout_tile.to(tl.float32), 1)
     row_base = (b.to(tl.int64) * Hq + h) * q_len
     if dlse_ptr is not None:
         # as if every score were taken once more: its weight is the derivative of the LSE
         delta -= tl.load(dlse_ptr + row_base + row, mask=row < q_len, other=0.0) * LOG2E
+    # [BLOCK_M]
     lse = tl.load(lse_ptr + row_base + row, mask=row < q_len, other=0.0)
     tl.store(delta_ptr + row_base + row, delta, mask=row < q_len)
+    # [BLOCK_M, BLOCK_D]
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    slopes_sum = tl.zeros([BLOCK_M], tl.float32)
+    # [BLOCK_M]
+    in_slopes_sum = tl.zeros([BLOCK_M], tl.float32)
+    keys = (k_desc, v_desc, b, kv_h, k_len)
+    terms = (scale, q_pos, in_slopes, in_slopes_sum_ptr)
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
     for i in tl.range(first, last):
         k_start = i * BLOCK_N
         mixed = i >= full_last
-        dq, slopes_sum = learn_from_keys(
-            dq, slopes_sum, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, kv_h, k_start, k_len, scale,
-            q_pos, slopes, slopes_sum_ptr, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
+        dq, in_slopes_sum = accumulate_dq(
+            dq, in_slopes_sum, q_tile, dout_tile, lse, delta, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV,
+            PRECISION, mixed=mixed
         )  # fmt: skip
 
     first_row = b.to(tl.int64) * q_len * Hq + h
     store_rows(dq_ptr + first_row * D, Hq * D, dq * scale, q_start, q_len, D)
-    if slopes_sum_ptr is not None:
-        slopes_sum = tl.where(row < q_len, slopes_sum, 0.0)
-        tl.store(slopes_sum_ptr + (b.to(tl.int64) * Hq + h) * tl.num_programs(TILES) + tile, tl.sum(slopes_sum, 0))
+    if in_slopes_sum_ptr is not None:
+        in_slopes_sum = tl.where(row < q_len, in_slopes_sum, 0.0)
+        tl.store(
+            in_slopes_sum_ptr + (b.to(tl.int64) * Hq + h) * tl.num_programs(TILE_AXIS) + tile, tl.sum(in_slopes_sum, 0)
+        )

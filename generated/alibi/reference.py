@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0c237e28220f80e3
-#   text hash     1af95f104f5bd94a
+#   content hash  2b12659d7bc29fc9
+#   text hash     3496a2d940da4af6
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -26,37 +26,36 @@ def reference(
 
     Takes and returns what `attention` does, on any device; computes in float32, or float64 for float64 inputs.
     """
+    return _reference(q, k, v, slopes, scale, return_lse)
+
+
+def _reference(q, k, v, in_slopes, scale, return_lse):
+    """What `reference` does; names from the spec begin with `in_` from here on, as in the kernels."""
     with torch.autocast(q.device.type, enabled=False):
-        out, lse = _attention(q, k, v, slopes=slopes, scale=scale)
+        out_dtype, dtype = q.dtype, torch.promote_types(q.dtype, torch.float32)
+        heads, device = q.shape[-2], q.device
+        if in_slopes is None:
+            in_slopes = (
+                lambda h: torch.where(
+                    h < 2 ** math.floor(math.log(heads) / math.log(2) + 0.001),
+                    2 ** ((-8 * (h + 1)).to(dtype) / 2 ** math.floor(math.log(heads) / math.log(2) + 0.001)),
+                    2
+                    ** (
+                        -4
+                        * (2 * (h.to(dtype) - 2 ** math.floor(math.log(heads) / math.log(2) + 0.001)) + 1)
+                        / 2 ** math.floor(math.log(heads) / math.log(2) + 0.001)
+                    ),
+                )
+            )(torch.arange(heads, device=device)).to(dtype)
+        if scale is None:
+            scale = 1 / math.sqrt(q.shape[-1])
+        q, k, v = (x.to(dtype) for x in (q, k, v))
+        out, lse = _attend(q, k, v, in_slopes, scale)
+        out, lse = out.to(out_dtype), lse.to(dtype)
     return (out, lse) if return_lse else out
 
 
-def _attention(q, k, v, *, slopes, scale, rounds_to=None):
-    """Out and LSE; `rounds_to` is a dtype that operands of products are rounded to, as the kernels round them."""
-    dtype = torch.promote_types(q.dtype, torch.float32)
-    heads, device = q.shape[-2], q.device
-    if slopes is None:
-        slopes = (
-            lambda h: torch.where(
-                h < 2 ** math.floor(math.log(heads) / math.log(2) + 0.001),
-                2 ** ((-8 * (h + 1)).to(dtype) / 2 ** math.floor(math.log(heads) / math.log(2) + 0.001)),
-                2
-                ** (
-                    -4
-                    * (2 * (h.to(dtype) - 2 ** math.floor(math.log(heads) / math.log(2) + 0.001)) + 1)
-                    / 2 ** math.floor(math.log(heads) / math.log(2) + 0.001)
-                ),
-            )
-        )(torch.arange(heads, device=device)).to(dtype)
-    if scale is None:
-        scale = 1 / math.sqrt(q.shape[-1])
-    out_dtype, lse_dtype = q.dtype, dtype
-    q, k, v = (x.to(dtype) for x in (q, k, v))
-    out, lse = _attend(q, k, v, slopes, scale, rounds_to)
-    return out.to(out_dtype), lse.to(lse_dtype)
-
-
-def _attend(q, k, v, slopes, scale, rounds_to):
+def _attend(q, k, v, in_slopes, scale):
     """Attention of a batch whose sequences have one length: q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv)."""
     q_len = q.shape[1]
     k_len = k.shape[1]
@@ -69,80 +68,31 @@ def _attend(q, k, v, slopes, scale, rounds_to):
     if q_len == 0 or k_len == 0:  # no place that a term could speak of
         lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
         return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse
-    slopes = slopes.to(dtype)
+    in_slopes = in_slopes.to(dtype)
 
-    score = _round(torch.einsum("bihd,bjhd->bhij", q, k), rounds_to, backward=True) * scale
+    score = _scores(q, k) * scale
     keep = k_pos <= q_pos  # causal
-    score = score - slopes[:, None, None] * torch.abs(q_pos - k_pos)  # alibi
+    score = score - in_slopes[:, None, None] * torch.abs(q_pos - k_pos)  # alibi
     # what float32 cannot hold in log2 units: kernels take it for hidden
     score = torch.where(score < torch.finfo(torch.float32).min * math.log(2), -math.inf, score)
     score = torch.where(keep, score, -math.inf)
-    if rounds_to is None:
-        weight, lse = _softmax(score)
-        out = torch.einsum("bhij,bjhd->bhid", weight, v)
-    else:
-        out, lse = _Rounded.apply(score, v, rounds_to)
+    out, lse = _weighted(score, v)
     return out.transpose(1, 2), lse
 
 
-def _softmax(score, exp=torch.exp, log=torch.log):
-    """Weights and LSE; a row of nothing but -inf gives 0, -inf and gradients of 0."""
+def _scores(q, k):
+    """q·k of each query and key, (B, Hq, Tq, Tk)."""
+    return torch.einsum("bihd,bjhd->bhij", q, k)
+
+
+def _weighted(score, v):
+    """The softmax of scores, times v, and its LSE; a row of nothing but -inf gives 0, -inf and gradients of 0."""
     top = score.detach().amax(-1, keepdim=True)
     top = torch.where(top == -math.inf, 0.0, top)
-    weight = exp(score - top)
+    weight = torch.exp(score - top)
     total = weight.sum(-1, keepdim=True)
-    seen = total != 0
-    total = torch.where(seen, total, 1.0)
-    lse = torch.where(seen, top + log(total), -math.inf)
-    return weight / total, lse[..., 0]
-
-
-def _rounded(score, v, dtype):
-    """Softmax and product with v as kernels compute them: in log2 units, with rounded weights."""
-    log2e = 1 / math.log(2)
-    weight, lse = _softmax(score * log2e, torch.exp2, torch.log2)
-    top = weight.amax(-1, keepdim=True)
-    top = torch.where(top == 0, 1.0, top)
-    weight = (weight / top).to(dtype).to(v.dtype)
-    return torch.einsum("bhij,bjhd->bhid", weight, v) * top, lse / log2e
-
-
-class _Rounded(torch.autograd.Function):
-    """The same, with gradients that make rounded weights of the LSE again."""
-
-    @staticmethod
-    def forward(ctx, score, v, dtype):
-        out, lse = _rounded(score, v, dtype)
-        ctx.save_for_backward(score, v, out.to(dtype).to(v.dtype), lse)
-        ctx.dtype = dtype
-        return out, lse
-
-    @staticmethod
-    def backward(ctx, dout, dlse):
-        score, v, out, lse = ctx.saved_tensors
-        lse = torch.where(lse == -math.inf, math.inf, lse)
-        log2e = 1 / math.log(2)
-        weight = torch.exp2(score * log2e - (lse * log2e)[..., None])
-        rounded = weight.to(ctx.dtype).to(v.dtype)
-        dweight = torch.einsum("bhid,bjhd->bhij", dout, v)
-        dv = torch.einsum("bhij,bhid->bjhd", rounded, dout)
-        delta = (out * dout).sum(-1) - dlse
-        return weight * (dweight - delta[..., None]), dv, None
-
-
-class _Round(torch.autograd.Function):
-    """Rounds a value, its gradient or both to a dtype and back."""
-
-    @staticmethod
-    def forward(ctx, x, dtype, forward, backward):
-        ctx.dtype = dtype if backward else x.dtype
-        return x.to(dtype).to(x.dtype) if forward else x.clone()
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad.to(ctx.dtype).to(grad.dtype), None, None, None
-
-
-def _round(x, dtype, *, forward=False, backward=False):
-    """x with its value, its gradient or both rounded to a dtype; x itself where no dtype is given."""
-    return x if dtype is None else _Round.apply(x, dtype, forward, backward)
+    visible = total != 0
+    total = torch.where(visible, total, 1.0)
+    lse = torch.where(visible, top + torch.log(total), -math.inf)
+    weight = weight / total
+    return torch.einsum("bhij,bjhd->bhid", weight, v), lse[..., 0]

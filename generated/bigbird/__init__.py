@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9259dc949df00933
-#   text hash     729871cad16c8421
+#   content hash  521faa96b29492b6
+#   text hash     ccedb4c6b6af47c3
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3dec5ab074f3c9ff
-#   text hash     30ec7e64724694d2
+#   content hash  4c7a1c2093b3ffd4
+#   text hash     12d55350a968075a
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3dec5ab074f3c9ff
-#   text hash     93ca248c2eb5b18e
+#   content hash  4c7a1c2093b3ffd4
+#   text hash     d4bf64dbbb862955
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -35,6 +35,11 @@ def attention(
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)
     """
+    return _attention(q, k, v, block_mask, scale, return_lse)
+
+
+def _attention(q, k, v, in_block_mask, scale, return_lse):
+    """What `attention` does; names from the spec begin with `in_` from here on, as in the kernels."""
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = _cast(q), _cast(k), _cast(v)
     _check_operands(q, k, v)
@@ -42,9 +47,9 @@ def attention(
     Tq = q.shape[1]
     Tk = k.shape[1]
     Hq = q.shape[-2]
-    if isinstance(block_mask, torch.Tensor) and block_mask.dim() < 4:
-        block_mask = block_mask[(None,) * (4 - block_mask.dim())]
-    _check_tensor("block_mask", block_mask, q, (torch.bool,), (B, Hq, -(-Tq // 64), -(-Tk // 64)))
+    if isinstance(in_block_mask, torch.Tensor) and in_block_mask.dim() < 4:
+        in_block_mask = in_block_mask[(None,) * (4 - in_block_mask.dim())]
+    _check_tensor("block_mask", in_block_mask, q, (torch.bool,), (B, Hq, -(-Tq // 64), -(-Tk // 64)))
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1])
     else:
@@ -54,7 +59,7 @@ def attention(
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 
-    out, lse = launch.attend(q, k, v, block_mask, scale)
+    out, lse = launch.attend(q, k, v, in_block_mask, scale)
     return (out, launch.natural(lse)) if return_lse else out
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  56349d6f8701055a
-#   text hash     c6dcff7230341e1a
+#   content hash  66d4a27ba98627ad
+#   text hash     e8a21b2545c11306
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

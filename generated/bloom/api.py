@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  56349d6f8701055a
-#   text hash     e39d74ab67eff573
+#   content hash  66d4a27ba98627ad
+#   text hash     0f7698170094bf66
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -35,12 +35,17 @@ def attention(
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)
     """
+    return _attention(q, k, v, slopes, scale, return_lse)
+
+
+def _attention(q, k, v, in_slopes, scale, return_lse):
+    """What `attention` does; names from the spec begin with `in_` from here on, as in the kernels."""
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = _cast(q), _cast(k), _cast(v)
     _check_operands(q, k, v)
     Hq = q.shape[-2]
-    if slopes is not None:
-        _check_tensor("slopes", slopes, q, FLOATS, (Hq,))
+    if in_slopes is not None:
+        _check_tensor("slopes", in_slopes, q, FLOATS, (Hq,))
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1])
     else:
@@ -48,7 +53,7 @@ def attention(
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 
-    out, lse = launch.attend(q, k, v, slopes, scale)
+    out, lse = launch.attend(q, k, v, in_slopes, scale)
     return (out, launch.natural(lse)) if return_lse else out
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2f6b792ee51826da
-#   text hash     3a804d2ef6fac3d1
+#   content hash  949dfcff9d4a7dad
+#   text hash     1830b279f2eae837
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

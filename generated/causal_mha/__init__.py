@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9ee981e473024ab9
-#   text hash     de336f3f2f5cbaac
+#   content hash  a8b311585c7742ec
+#   text hash     3785b09ba9daf155
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9ee981e473024ab9
-#   text hash     090b10e43af4f75b
+#   content hash  a8b311585c7742ec
+#   text hash     ffdbf73aade453ce
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

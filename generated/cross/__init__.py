@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3e866e0c44bc6ded
-#   text hash     49552dc15c00455c
+#   content hash  e7b499e815d4607c
+#   text hash     fe29ad386324c305
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

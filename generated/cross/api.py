@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3e866e0c44bc6ded
-#   text hash     36ff9cbdb10b75f0
+#   content hash  e7b499e815d4607c
+#   text hash     506b4b2f38c666cd
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  955c00718abc75ea
-#   text hash     5e6d94c484a002a7
+#   content hash  6fc28817f0467fcf
+#   text hash     8183211a4a35cae4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

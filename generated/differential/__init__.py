@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3d615a145d22fdc0
-#   text hash     f0023f5fcaeccd7a
+#   content hash  8bde58929803899f
+#   text hash     4c6f52062d8d1a06
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

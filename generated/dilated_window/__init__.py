@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3b3beb05732586be
-#   text hash     452beebbc69de6c0
+#   content hash  6d84a3934489d6b6
+#   text hash     cda0475d6079af15
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3b3beb05732586be
-#   text hash     c0d6d7446f4d7280
+#   content hash  6d84a3934489d6b6
+#   text hash     bc3230486b05c371
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

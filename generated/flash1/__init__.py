@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  541af1538b1d904a
-#   text hash     61393210d96dbec4
+#   content hash  88d19cfd4a932763
+#   text hash     82da0d71bfe0498f
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  541af1538b1d904a
-#   text hash     0ecec9cc9a38ea96
+#   content hash  88d19cfd4a932763
+#   text hash     bf82d42e7f3aaa39
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,20 +1,67 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  541af1538b1d904a
-#   text hash     f81a47ca103e084e
+#   content hash  88d19cfd4a932763
+#   text hash     71087cdd08d174bf
 #   render with   attnforge render specs/flash1.yaml
-"""The kernels: Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
+"""Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
+sums stand in memory.
+
+Formula, in natural-log units; q and k are positions, in `q . k` the rows there
+    score = scale * (q . k)
+    visible if k <= q   # causal
+    lse = logsumexp of score over the visible keys
+    out = sum of exp(score - lse) * v
+
+Softmax, in log2 units
+    s = (q . k) * scale_log2                            # scale_log2 = scale * LOG2E, so that exp(score) = exp2(s)
+    m = -inf, l = 0, acc = 0                            # before the first tile of keys
+    m_new = max(m, largest s of the tile)
+    p = exp2(s - m_new)                                 # 0 where the key is hidden
+    l_new = l * exp2(m - m_new) + sum of p              # acc, m and l of all queries stand in memory
+    acc = (acc * l * exp2(m - m_new) + p @ v) / l_new   # in the end out = acc
+    lse = m + log2(l)
+    The LSE in memory is in log2 units, and inf for a row with no visible key: each exp2(s - lse) is 0 there, as is out.
+    launch.py hands it to users in natural-log units, as lse / LOG2E, and as -inf for such a row.
+
+Programs
+    forward   all of one query head of a batch entry; loads each tile of BLOCK_N keys once and walks along the tiles of
+              BLOCK_M queries that see it; the grid has one axis, in which heads run fastest
+    There is no backward pass.
+
+Tensors, by their axes
+    q           [B, q_len, Hq, D]
+    out         [B, q_len, Hq, DV]
+    k           [B, k_len, Hkv, D]
+    v           [B, k_len, Hkv, DV]
+    lse         [B, Hq, q_len], float32, the LSE in log2 units
+    acc; m, l   [B, Hq, q_len, DV]; [B, Hq, q_len], float32
+    x_desc      loads tiles of x at [b, h, row, column]: a TMA descriptor, or a tuple of pointer, width and strides
+
+Tiles
+    q_tile, k_tile, v_tile   [BLOCK_M, BLOCK_D], [BLOCK_N, BLOCK_D], [BLOCK_N, BLOCK_DV]
+    score, p                 [BLOCK_M, BLOCK_N]
+    acc, m, l                [BLOCK_M, BLOCK_DV], [BLOCK_M], [BLOCK_M], in float32
+    BLOCK_M, BLOCK_N         queries and keys of a tile, which launches take from a table by kernel, GPU and head size
+    BLOCK_D, BLOCK_DV        D and DV rounded up to a power of 2, at least 16; columns past D and DV hold 0
 
 Symbols
-    B, b            batch entries, and one of them
-    Hq, h           query heads, and one of them
-    kv_h, GROUP     the key head that a query head reads, and the query heads that share it
-    q_len, k_len    queries and keys of a sequence
-    D, DV           head sizes of q·k and of v
-    q_pos, k_pos    positions; queries are counted so that the last one lines up with the last key
-    m, l, acc       running maximum, denominator and numerator of the softmax, the maximum in log2 units
-    p               weights
+    b                       batch entry
+    Hq, h                   query heads, and one of them
+    kv_h, GROUP             the key head that query head h reads, h // GROUP, and how many query heads share one
+    q_len, k_len            queries and keys of a sequence
+    DV                      head size of v and out
+    q_start, k_start        first row of a tile of queries, first key of a tile of keys, within the sequence
+    row                     rows of a tile's queries, counted from the sequence's first one
+    q_pos                   their positions, row + k_len - q_len: the last query lines up with the last key
+    k_pos                   positions of a tile's keys
+    k_first                 first position of a tile of keys
+    k_last                  last position of a tile of keys, below k_len
+    first, last             tiles in [first, last) show something to the program's own tile
+    full_first, full_last   those in [full_first, full_last) show all to it: no step there applies the mask
+    mixed                   whether a step applies the mask
+    m, l, acc               running maximum, denominator and numerator of the softmax, the maximum in log2 units
+    p                       weights, before they are divided by l
 """
 
 import triton
@@ -24,8 +71,8 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def whole_tiles(lo, hi, full_lo, full_hi, BLOCK: tl.constexpr):
-    """Tiles that meet [lo, hi), and those of them that lie inside [full_lo, full_hi)."""
+def tile_range(lo, hi, full_lo, full_hi, BLOCK: tl.constexpr):
+    """Range of the tiles that intersect [lo, hi), and range of those inside [full_lo, full_hi)."""
     first = lo // BLOCK
     last = tl.maximum(tl.cdiv(hi, BLOCK), first)
     full_first = tl.minimum(tl.maximum(tl.cdiv(full_lo, BLOCK), first), last)
@@ -35,9 +82,9 @@ def whole_tiles(lo, hi, full_lo, full_hi, BLOCK: tl.constexpr):
 
 @triton.jit
 def query_tiles(k_first, k_last, q_len, k_len, BLOCK_M: tl.constexpr):
-    """Query tiles of a key tile: of [first, last), those in [full_first, full_last) need no mask."""
+    """Range of query tiles that a key tile needs, and the range within it that needs no mask."""
     shift = k_len - q_len
-    return whole_tiles(
+    return tile_range(
         tl.maximum(k_first - shift, 0),
         q_len,
         tl.maximum(k_last - shift, 0),
@@ -48,7 +95,7 @@ def query_tiles(k_first, k_last, q_len, k_len, BLOCK_M: tl.constexpr):
 
 @triton.jit
 def load_tile(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Rows of a head: by a descriptor where the GPU copies tiles by itself, else by pointers, 0 from row `count` on."""
+    """Load rows [first, first + ROWS) of a head: by a TMA descriptor, or by pointers with 0 from row `count` on."""
     if isinstance(desc, tl.core.tensor_descriptor_base):
         tile = desc.load([b, h, first, 0]).reshape([ROWS, COLUMNS])
     else:
@@ -65,7 +112,7 @@ def load_tile(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexp
 
 @triton.jit
 def add_product(total, a, b, PRECISION: tl.constexpr):
-    """total + a @ b; in float32 a tile's product is summed up first, or the roundings of long sums would pile up."""
+    """total + a @ b; float32 products are summed per tile first, which keeps rounding errors of long sums small."""
     if a.dtype == tl.float32:
         # fma keeps the compiler from summing right into the total
         return tl.fma(total, 1.0, tl.dot(a, b, input_precision=PRECISION))
@@ -74,7 +121,7 @@ def add_product(total, a, b, PRECISION: tl.constexpr):
 
 @triton.jit
 def store_rows(ptr, stride, x, first, count, WIDTH: tl.constexpr):
-    """Writes the rows of a tile that are below `count`, and their first WIDTH columns."""
+    """Store rows of a tile below row `count`, the first WIDTH columns of each."""
     row = first + tl.arange(0, x.shape[0])
     column = tl.arange(0, x.shape[1])
     inside = (row < count)[:, None] & (column < WIDTH)[None, :]
@@ -83,10 +130,13 @@ def store_rows(ptr, stride, x, first, count, WIDTH: tl.constexpr):
 
 @triton.jit
 def attend(
-    k_tile, v_tile, q_desc, acc_base, m_base, l_base, DV: tl.constexpr, b, h, q_start, q_len, k_len, units, k_pos,
-    BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
+    k_tile, v_tile, q_start, queries, terms, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
-    """Adds one tile of keys to the running softmax of one tile of queries, which stands in memory."""
+    """Update the running softmax of one tile of queries, kept in memory, with one tile of keys."""
+    q_desc, acc_base, m_base, l_base, DV, b, h, q_len = queries
+    k_len, scale_log2, k_pos = terms
+    # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + (k_len - q_len)
     column = tl.arange(0, BLOCK_DV)
@@ -101,10 +151,10 @@ def attend(
         keep = (k_pos < k_len)[None, :]
         keep &= k_pos[None, :] <= q_pos[:, None]  # causal
         score = tl.where(keep, score, float("-inf"))
-    m_new = tl.maximum(m, tl.max(score, 1) * units)
+    m_new = tl.maximum(m, tl.max(score, 1) * scale_log2)
     # a row that has seen no key yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
     pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
-    p = tl.exp2(score * units - pivot[:, None])
+    p = tl.exp2(score * scale_log2 - pivot[:, None])
     l_old = l * tl.exp2(m - pivot)
     l_new = l_old + tl.sum(p, 1)
     acc = add_product(acc * l_old[:, None], p.to(v_tile.dtype), v_tile, PRECISION)  # [BLOCK_M, BLOCK_DV]
@@ -122,10 +172,10 @@ def forward(
     DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr
 ):  # fmt: skip
-    """Attends from all queries of one head: each tile of keys is loaded once, and passes them all."""
+    """Store out and the LSE of all queries of one head; each tile of keys is loaded once."""
     b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
     kv_h = h // GROUP
-    units = scale * LOG2E
+    scale_log2 = scale * LOG2E
     first_row = (b.to(tl.int64) * Hq + h) * q_len
     acc_base, m_base, l_base = acc_ptr + first_row * DV, m_ptr + first_row, l_ptr + first_row
 
@@ -133,9 +183,12 @@ def forward(
         k_start = j * BLOCK_N
         k_first = k_start
         k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
+        # [BLOCK_N]
         k_pos = k_start + tl.arange(0, BLOCK_N)
         k_tile = load_tile(k_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_D)
         v_tile = load_tile(v_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_DV)
+        queries = (q_desc, acc_base, m_base, l_base, DV, b, h, q_len)
+        terms = (k_len, scale_log2, k_pos)
         first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, BLOCK_M)
         # a short tile at the end takes a mask
         full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
@@ -143,8 +196,7 @@ def forward(
             q_start = i * BLOCK_M
             mixed = (i < full_first) | (i >= full_last)
             attend(
-                k_tile, v_tile, q_desc, acc_base, m_base, l_base, DV, b, h, q_start, q_len, k_len, units, k_pos,
-                BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
+                k_tile, v_tile, q_start, queries, terms, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
 
     # rows without keys: 0, and an LSE that makes every weight 0

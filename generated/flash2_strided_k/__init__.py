@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3acbbe2960f2f02a
-#   text hash     db8e8e36519baef1
+#   content hash  e5e2774d4428ef54
+#   text hash     0bf6418d5486c5ba
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

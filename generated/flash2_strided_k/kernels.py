@@ -1,21 +1,72 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3acbbe2960f2f02a
-#   text hash     fd8983326c9b8fe6
+#   content hash  e5e2774d4428ef54
+#   text hash     3fd14a43d664fe6a
 #   render with   attnforge render specs/flash2_strided_k.yaml
-"""The kernels: The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
+"""The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
+memory.
+
+Formula, in natural-log units; q and k are positions, in `q . k` the rows there
+    score = scale * (q . k)
+    visible if k <= q   # causal
+    lse = logsumexp of score over the visible keys
+    out = sum of exp(score - lse) * v
+
+Softmax, in log2 units
+    s = (q . k) * scale_log2              # scale_log2 = scale * LOG2E, so that exp(score) = exp2(s)
+    m = -inf, l = 0, acc = 0              # before the first tile of keys
+    m_new = max(m, largest s of the tile)
+    p = exp2(s - m_new)                   # 0 where the key is hidden
+    l = l * exp2(m - m_new) + sum of p
+    acc = acc * exp2(m - m_new) + p @ v   # in the end out = acc / l
+    lse = m + log2(l)
+    The LSE in memory is in log2 units, and inf for a row with no visible key: each exp2(s - lse) is 0 there, as is out.
+    launch.py hands it to users in natural-log units, as lse / LOG2E, and as -inf for such a row.
+
+Programs
+    forward   a tile of BLOCK_M queries of one query head of a batch entry; walks along tiles of BLOCK_N keys, loaded as
+              columns by pointers
+    The grid of `forward` is (heads of a group, tiles, groups), or from 65536 tiles on (tiles, heads of a group,
+    groups); TILE_AXIS, 1 or 0, is the axis of the tiles. Heads are numbered through all batch entries; a group is as
+    many of them as have what programs walk along in a third of the L2 cache.
+    There is no backward pass.
+
+Tensors, by their axes
+    q        [B, q_len, Hq, D]
+    out      [B, q_len, Hq, DV]
+    k        [B, k_len, Hkv, D]
+    v        [B, k_len, Hkv, DV]
+    lse      [B, Hq, q_len], float32, the LSE in log2 units
+    x_desc   loads tiles of x at [b, h, row, column]: a TMA descriptor, or a tuple of pointer, width and strides
+
+Tiles
+    q_tile, k_tile, v_tile   [BLOCK_M, BLOCK_D], [BLOCK_D, BLOCK_N], [BLOCK_N, BLOCK_DV]
+    score, p                 [BLOCK_M, BLOCK_N]
+    acc, m, l                [BLOCK_M, BLOCK_DV], [BLOCK_M], [BLOCK_M, 8] (partial sums, added up in the end), in
+                             float32
+    BLOCK_M, BLOCK_N         queries and keys of a tile, which launches take from a table by kernel, GPU and head size
+    BLOCK_D, BLOCK_DV        D and DV rounded up to a power of 2, at least 16; columns past D and DV hold 0
 
 Symbols
-    B, b            batch entries, and one of them
-    Hq, h           query heads, and one of them
-    kv_h, GROUP     the key head that a query head reads, and the query heads that share it
-    q_len, k_len    queries and keys of a sequence
-    D, DV           head sizes of q·k and of v
-    q_pos, k_pos    positions; queries are counted so that the last one lines up with the last key
-    TILES           the axis of the grid that holds the tiles which programs own
-    m, l, acc       running maximum, denominator and numerator of the softmax, the maximum in log2 units
-    p               weights
+    b                       batch entry
+    Hq, h                   query heads, and one of them
+    kv_h, GROUP             the key head that query head h reads, h // GROUP, and how many query heads share one
+    q_len, k_len            queries and keys of a sequence
+    D                       head size of q and k
+    DV                      head size of v and out
+    q_start, k_start        first row of a tile of queries, first key of a tile of keys, within the sequence
+    row                     rows of a tile's queries, counted from the sequence's first one
+    q_pos                   their positions, row + k_len - q_len: the last query lines up with the last key
+    k_pos                   positions of a tile's keys
+    q_first                 first position of a tile of queries
+    q_last                  last position of a tile of queries, below k_len
+    first, last             tiles in [first, last) show something to the program's own tile
+    full_first, full_last   those in [full_first, full_last) show all to it: no step there applies the mask
+    mixed                   whether a step applies the mask
+    TILE_AXIS               the axis of the grid that holds the tiles which programs own
+    m, l, acc               running maximum, denominator and numerator of the softmax, the maximum in log2 units
+    p                       weights, before they are divided by l
 """
 
 import triton
@@ -25,8 +76,8 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def whole_tiles(lo, hi, full_lo, full_hi, BLOCK: tl.constexpr):
-    """Tiles that meet [lo, hi), and those of them that lie inside [full_lo, full_hi)."""
+def tile_range(lo, hi, full_lo, full_hi, BLOCK: tl.constexpr):
+    """Range of the tiles that intersect [lo, hi), and range of those inside [full_lo, full_hi)."""
     first = lo // BLOCK
     last = tl.maximum(tl.cdiv(hi, BLOCK), first)
     full_first = tl.minimum(tl.maximum(tl.cdiv(full_lo, BLOCK), first), last)
@@ -36,8 +87,8 @@ def whole_tiles(lo, hi, full_lo, full_hi, BLOCK: tl.constexpr):
 
 @triton.jit
 def key_tiles(q_first, q_last, k_len, BLOCK_N: tl.constexpr):
-    """Key tiles of a query tile: of [first, last), those in [full_first, full_last) need no mask."""
-    return whole_tiles(
+    """Range of key tiles that a query tile needs, and the range within it that needs no mask."""
+    return tile_range(
         0,
         tl.minimum(q_last + 1, k_len),
         0,
@@ -47,15 +98,8 @@ def key_tiles(q_first, q_last, k_len, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
-def find_head(heads, TILES: tl.constexpr):
-    """The batch entry and the head of a program: heads come in groups, one group after the other."""
-    place = tl.program_id(2) * tl.num_programs(1 - TILES) + tl.program_id(1 - TILES)
-    return place // heads, place % heads
-
-
-@triton.jit
 def load_tile(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Rows of a head: by a descriptor where the GPU copies tiles by itself, else by pointers, 0 from row `count` on."""
+    """Load rows [first, first + ROWS) of a head: by a TMA descriptor, or by pointers with 0 from row `count` on."""
     if isinstance(desc, tl.core.tensor_descriptor_base):
         tile = desc.load([b, h, first, 0]).reshape([ROWS, COLUMNS])
     else:
@@ -72,13 +116,13 @@ def load_tile(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexp
 
 @triton.jit
 def elements(ptr):
-    """How many elements 16 bytes hold: strides count as many, so that the compiler sees that it may load them at once."""
+    """Elements in 16 bytes, the unit of strides: so the compiler knows that it may load as many at once."""
     return 128 // ptr.dtype.element_ty.primitive_bitwidth
 
 
 @triton.jit
 def load_columns(ptr, stride, first, count, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Rows of a head as columns, 0 from `count` on: neighbours in a row of the tile stand a stride apart."""
+    """Load rows of a head as the columns of a [ROWS, COLUMNS] tile; 0 from row `count` of the head on."""
     row = tl.arange(0, ROWS)
     column = first + tl.arange(0, COLUMNS)
     inside = (row < WIDTH)[:, None] & (column < count)[None, :]
@@ -86,8 +130,15 @@ def load_columns(ptr, stride, first, count, WIDTH: tl.constexpr, ROWS: tl.conste
 
 
 @triton.jit
+def batch_and_head(heads, TILE_AXIS: tl.constexpr):
+    """Batch entry and head of this program; axis 2 of the grid counts groups of heads."""
+    place = tl.program_id(2) * tl.num_programs(1 - TILE_AXIS) + tl.program_id(1 - TILE_AXIS)
+    return place // heads, place % heads
+
+
+@triton.jit
 def add_product(total, a, b, PRECISION: tl.constexpr):
-    """total + a @ b; in float32 a tile's product is summed up first, or the roundings of long sums would pile up."""
+    """total + a @ b; float32 products are summed per tile first, which keeps rounding errors of long sums small."""
     if a.dtype == tl.float32:
         # fma keeps the compiler from summing right into the total
         return tl.fma(total, 1.0, tl.dot(a, b, input_precision=PRECISION))
@@ -95,14 +146,14 @@ def add_product(total, a, b, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def sums_by_thread(p):
-    """Sums of every eighth column: of those that a thread holds, so that threads need not talk at each step."""
+def partial_row_sums(p):
+    """Eight partial sums of each row, over every eighth column: each thread adds its own values, without exchange."""
     return tl.sum(p.reshape([p.shape[0], p.shape[1] // 8, 8]), 1)
 
 
 @triton.jit
 def store_rows(ptr, stride, x, first, count, WIDTH: tl.constexpr):
-    """Writes the rows of a tile that are below `count`, and their first WIDTH columns."""
+    """Store rows of a tile below row `count`, the first WIDTH columns of each."""
     row = first + tl.arange(0, x.shape[0])
     column = tl.arange(0, x.shape[1])
     inside = (row < count)[:, None] & (column < WIDTH)[None, :]
@@ -111,51 +162,64 @@ def store_rows(ptr, stride, x, first, count, WIDTH: tl.constexpr):
 
 @triton.jit
 def attend(
-    acc, m, l, q_tile, k_base, k_stride_row, D: tl.constexpr, v_desc, b, kv_h, k_start, k_len, units, q_pos,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
+    acc, m, l, q_tile, k_start, keys, terms, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
-    """Adds one tile of keys to the running softmax."""
+    """Update the running softmax (acc, m, l) with one tile of keys."""
+    k_base, k_stride_row, D, v_desc, b, kv_h, k_len = keys
+    scale_log2, q_pos = terms
+    # [BLOCK_N]
     k_pos = k_start + tl.arange(0, BLOCK_N)
+    # [BLOCK_D, BLOCK_N]
     k_tile = load_columns(k_base, k_stride_row, k_start, k_len, D, BLOCK_D, BLOCK_N)
     score = tl.dot(q_tile, k_tile, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
+    # [BLOCK_N, BLOCK_DV]
     v_tile = load_tile(v_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_DV)
     if mixed:
         keep = (k_pos < k_len)[None, :]
         keep &= k_pos[None, :] <= q_pos[:, None]  # causal
         score = tl.where(keep, score, float("-inf"))
-    m_new = tl.maximum(m, tl.max(score, 1) * units)
+    # [BLOCK_M]
+    m_new = tl.maximum(m, tl.max(score, 1) * scale_log2)
     # a row that has seen no key yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
     pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
-    p = tl.exp2(score * units - pivot[:, None])
-    shrink = tl.exp2(m - pivot)
+    p = tl.exp2(score * scale_log2 - pivot[:, None])  # [BLOCK_M, BLOCK_N]
+    shrink = tl.exp2(m - pivot)  # [BLOCK_M]
     acc, l, m = acc * shrink[:, None], l * shrink[:, None], m_new
     acc = add_product(acc, p.to(v_tile.dtype), v_tile, PRECISION)  # [BLOCK_M, BLOCK_DV]
-    return acc, m, l + sums_by_thread(p)
+    return acc, m, l + partial_row_sums(p)
 
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def forward(
     q_desc, v_desc, k_ptr, out_ptr, lse_ptr, scale, k_stride_batch, k_stride_row, k_stride_head, q_len, k_len, Hq,
     GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILES: tl.constexpr
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
-    """Attends from one tile of queries of one head."""
+    """Store out and the LSE of one tile of queries of one head."""
     # late rows tend to see more keys: they start first
-    tile = tl.num_programs(TILES) - 1 - tl.program_id(TILES)
-    b, h = find_head(Hq, TILES)
+    tile = tl.num_programs(TILE_AXIS) - 1 - tl.program_id(TILE_AXIS)
+    b, h = batch_and_head(Hq, TILE_AXIS)
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
     q_first = q_start + (k_len - q_len)
     q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
+    # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + (k_len - q_len)
-    units = scale * LOG2E
+    scale_log2 = scale * LOG2E
 
     k_base = k_ptr + (b.to(tl.int64) * k_stride_batch + tl.cast(kv_h, tl.int64) * k_stride_head) * elements(k_ptr)
+    # [BLOCK_M, BLOCK_D]
     q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
+    # [BLOCK_M, BLOCK_DV]
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
+    # [BLOCK_M]
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    # [BLOCK_M, 8]
     l = tl.zeros([BLOCK_M, 8], tl.float32)
+    keys = (k_base, k_stride_row, D, v_desc, b, kv_h, k_len)
+    terms = (scale_log2, q_pos)
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
     if BLOCK_DV <= 128:
         for j in tl.range(first, last):
@@ -163,27 +227,26 @@ def forward(
             k_start = i * BLOCK_N
             mixed = i >= full_last
             acc, m, l = attend(
-                acc, m, l, q_tile, k_base, k_stride_row, D, v_desc, b, kv_h, k_start, k_len, units, q_pos, BLOCK_N,
-                BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
+                acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
     else:
         # a branch between products of this width costs more than a loop that mixed tiles have to themselves
         for i in tl.range(full_last, last):
             k_start = i * BLOCK_N
             acc, m, l = attend(
-                acc, m, l, q_tile, k_base, k_stride_row, D, v_desc, b, kv_h, k_start, k_len, units, q_pos, BLOCK_N,
-                BLOCK_D, BLOCK_DV, PRECISION, mixed=True
+                acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True
             )  # fmt: skip
         for i in tl.range(full_first, full_last):
             k_start = i * BLOCK_N
             acc, m, l = attend(
-                acc, m, l, q_tile, k_base, k_stride_row, D, v_desc, b, kv_h, k_start, k_len, units, q_pos, BLOCK_N,
-                BLOCK_D, BLOCK_DV, PRECISION, mixed=False
+                acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=False
             )  # fmt: skip
 
-    l = tl.sum(l, 1)
+    l = tl.sum(l, 1)  # [BLOCK_M]
     # rows without keys: 0, and an LSE that makes every weight 0
+    # [BLOCK_M, BLOCK_DV]
     out = acc / tl.where(l == 0, 1.0, l)[:, None]
     store_rows(out_ptr + (b.to(tl.int64) * q_len * Hq + h) * DV, Hq * DV, out, q_start, q_len, DV)
+    # [BLOCK_M]
     lse = tl.where(l == 0, float("inf"), m + tl.log2(l))
     tl.store(lse_ptr + (b.to(tl.int64) * Hq + h) * q_len + row, lse, mask=row < q_len)

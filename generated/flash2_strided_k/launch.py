@@ -1,49 +1,16 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3acbbe2960f2f02a
-#   text hash     5e1f4c688a46b837
+#   content hash  e5e2774d4428ef54
+#   text hash     1b84e2fc29da8e38
 #   render with   attnforge render specs/flash2_strided_k.yaml
-"""Launches the kernels as operators that PyTorch can compile."""
-
-import functools
+"""The operators that PyTorch can compile, and what each kernel gets."""
 
 import torch
-import triton
-import triton.language as tl
-from torch.utils._python_dispatch import is_in_torch_dispatch_mode
-from triton.runtime.errors import OutOfResources
-from triton.tools.tensor_descriptor import TensorDescriptor
 
-from . import kernels
+from . import kernels, runtime, tiles
 
-INTERPRETED = triton.knobs.runtime.interpret
 LOG2E = kernels.LOG2E.value
-
-# (BLOCK_M, BLOCK_N, warps, stages) by kernel and head size, the best first; those after it need less shared memory
-HALF = {
-    "sm_90": {
-        "forward": {
-            64: ((128, 64, 4, 3), (64, 64, 4, 3), (64, 32, 4, 3), (32, 32, 4, 1)),
-            128: ((128, 64, 8, 3), (64, 64, 4, 3), (64, 32, 4, 3), (32, 32, 4, 1)),
-            256: ((128, 32, 8, 3), (64, 32, 4, 3), (32, 32, 4, 1), (32, 16, 4, 1)),
-        },
-    },
-    "sm_80": {
-        "forward": {
-            64: ((128, 64, 4, 3), (128, 64, 4, 2), (64, 64, 4, 2), (32, 32, 4, 1)),
-            128: ((128, 64, 8, 3), (128, 64, 8, 2), (64, 32, 4, 2), (32, 32, 4, 1)),
-            256: ((64, 64, 8, 2), (64, 64, 8, 1), (64, 32, 8, 1), (32, 32, 4, 1), (32, 16, 4, 1)),
-        },
-    },
-}
-SINGLE = {
-    "forward": {
-        64: ((32, 32, 4, 1),),
-        128: ((32, 64, 8, 1), (32, 32, 4, 1)),
-        256: ((32, 64, 16, 1), (32, 32, 8, 1), (16, 16, 4, 1)),
-    },
-}
 
 
 def attend(q, k, v, scale):
@@ -57,92 +24,31 @@ def natural(lse):
     return torch.where(lse == float("inf"), float("-inf"), lse / LOG2E)
 
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
-
-
-class _Operator:
-    """A function that PyTorch can trace; each copy of this package has operators of its own.
-
-    PyTorch's way through an operator takes longer than a launch: where nobody looks on, the function is called as such.
-    """
-
-    def __init__(self, function):
-        self.function = function = _on_the_device_of_its_tensors(function)
-        module = __name__.replace("_", "__").replace(".", "_")
-        name = f"attnforge::{module}{function.__name__}"
-        self.traced = torch.library.custom_op(name, function, mutates_args=())
-        self.register_fake = self.traced.register_fake
-
-    def __call__(self, *args):
-        return (self.traced if _watched(args) else self.function)(*args)
-
-
-def _watched(args):
-    """Whether PyTorch has a say: a compiler, a mode, a transform, a tensor of a class of its own, one still to be negated."""
-    if torch.compiler.is_compiling() or is_in_torch_dispatch_mode() or torch._C._are_functorch_transforms_active():
-        return True
-    for x in args:
-        if isinstance(x, torch.Tensor) and (type(x) not in _PLAIN or x.is_neg()):
-            return True
-    return False
-
-
-def _on_the_device_of_its_tensors(function):
-    @functools.wraps(function)
-    def run(*args):
-        device = args[0].device
-        if device.type == "cpu" or device.index == torch.cuda.current_device():
-            return function(*args)
-        with torch.cuda.device(device):
-            return function(*args)
-
-    return run
-
-
-@_Operator
+@runtime.Operator
 def _attend(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    scale: float,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     out, lse = _outputs(q, v)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
-    shapes = _Shapes.of("attend", q, k, v)
-    q, k, v = shapes.readable(q, k, v)
+    cache = runtime.LaunchCache.of("attend", q, k, v)
+    q, k, v = cache.readable(q, k, v)
 
     def launch(block_m, block_n, warps, stages):
-        _launch(
-            shapes,
-            kernels.forward,
-            (block_m, block_n),
-            (q, v, k, out, lse, float(scale)),
-            grid=lambda: _in_groups(q.shape[0] * q.shape[-2], _cdiv(q.shape[1], block_m), k, v),
-            known=lambda: dict(
-                q_desc=_tiles(q, block_m),
-                v_desc=_tiles(v, block_n),
-                k_stride_batch=_steps(k, 0),
-                k_stride_row=_steps(k, 1),
-                k_stride_head=_steps(k, 2),
-                q_len=q.shape[1],
-                k_len=k.shape[1],
-                Hq=q.shape[-2],
-                GROUP=q.shape[-2] // k.shape[-2],
-                D=q.shape[-1],
-                DV=v.shape[-1],
-                BLOCK_M=block_m,
-                BLOCK_N=block_n,
-                BLOCK_D=_padded(q),
-                BLOCK_DV=_padded(v),
-                PRECISION=_precision(q),
-                TILES=_axis(_cdiv(q.shape[1], block_m)),
-                num_warps=warps,
-                num_stages=stages,
+        runtime.launch(
+            cache, kernels.forward, (block_m, block_n), (q, v, k, out, lse, float(scale)),
+            grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
+            from_shapes=lambda: dict(
+                q_desc=runtime.tile_source(q, block_m), v_desc=runtime.tile_source(v, block_n),
+                k_stride_batch=runtime.stride_in_steps(k, 0), k_stride_row=runtime.stride_in_steps(k, 1),
+                k_stride_head=runtime.stride_in_steps(k, 2), q_len=q.shape[1], k_len=k.shape[1], Hq=q.shape[-2],
+                GROUP=q.shape[-2] // k.shape[-2], D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
+                BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v), PRECISION=runtime.precision(q),
+                TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
             ),
-        )
+        )  # fmt: skip
 
-    _run(shapes, "forward", launch, q, v)
+    runtime.launch_tuned(cache, tiles, "forward", launch, q, v)
     return out, lse
 
 
@@ -156,188 +62,3 @@ def _outputs(q, v):
 @_attend.register_fake
 def _(q, k, v, scale):
     return _outputs(q, v)
-
-
-class _Shapes:
-    """What calls with tensors of some shapes worked out, so that the next call with such tensors launches at once."""
-
-    known = {}
-
-    def __init__(self):
-        self.unreadable = None  # which tensors tiles cannot be read from
-        self.tiles = {}  # by kernel
-        self.launches = {}  # by kernel and tile
-
-    @classmethod
-    def of(cls, name, *given):
-        """Those of a function's tensors; numbers count by their values."""
-        told = [(x.shape, x.stride(), x.dtype, x.data_ptr() % 16) if isinstance(x, torch.Tensor) else x for x in given]
-        key = (name, given[0].device, _precision(given[0]), *told)
-        shapes = cls.known.get(key)
-        if shapes is None:
-            if len(cls.known) == 1024:
-                # lengths that never come again
-                cls.known.clear()
-            shapes = cls.known[key] = cls()
-        return shapes
-
-    def readable(self, *tensors):
-        """The tensors, or copies of those that tiles cannot be read from."""
-        if self.unreadable is None:
-            self.unreadable = [i for i, x in enumerate(tensors) if not _is_readable(x)]
-        if not self.unreadable:
-            return tensors
-        return [_rows(x).copy_(x) if i in self.unreadable else x for i, x in enumerate(tensors)]
-
-
-def _launch(shapes, kernel, blocks, given, grid, known):
-    """Launches a kernel, from the second time on without a thought about what shapes tell.
-
-    `given` is what each call gives anew, in the kernel's order; what shapes tell follows it there, or says how it is loaded.
-    """
-    key = (kernel.__name__, *blocks)
-    launch = shapes.launches.get(key)
-    if launch is None:
-        grid, arguments = grid(), dict(zip(kernel.arg_names, given)) | known()
-        compiled = kernel[grid](**arguments)
-        if not INTERPRETED:
-            rest = [arguments[name] for name in kernel.arg_names[len(given) :]]
-            fill = [_filled(arguments[name], x) for name, x in zip(kernel.arg_names, given)]
-            shapes.launches[key] = compiled[(*grid, 1, 1)[:3]], fill, rest
-        return
-    start, fill, rest = launch
-    start(*[x if f is None else f(x) for f, x in zip(fill, given)], *rest)
-
-
-_fitting = {}
-
-
-def _run(shapes, name, launch, q, v):
-    """Launches a kernel with the best tile shape that this GPU has the shared memory for."""
-    if INTERPRETED:
-        return launch(32, 32, 4, 1)
-    best = shapes.tiles.get(name)
-    if best:
-        return launch(*best)
-    table = (SINGLE if q.dtype == torch.float32 else HALF[_architecture(q.device)])[name]
-    tiles = next(table[size] for size in table if max(q.shape[-1], v.shape[-1]) <= size)
-    key = (name, q.device, q.dtype, _padded(q), _padded(v))
-    for i in range(_fitting.get(key, 0), len(tiles)):
-        try:
-            launch(*tiles[i])
-        except OutOfResources:
-            if i + 1 == len(tiles):
-                raise
-        else:
-            _fitting[key], shapes.tiles[name] = i, tiles[i]
-            return
-
-
-def _in_groups(heads, tiles, *walked):
-    """A grid of the heads of a group, tiles and groups: what a group's programs walk along stays in the GPU's cache."""
-    size = sum(x.numel() * x.element_size() for x in walked)
-    most = min(heads * _cache(walked[0].device) // size, heads)
-    group = next((n for n in range(most, 1, -1) if heads % n == 0), 1)
-    # of a grid's axes the first alone takes more than 65535
-    if _axis(tiles) == 0:
-        return tiles, group, heads // group
-    return (group, tiles, heads // group) if heads // group < 2**16 else (heads, tiles, 1)
-
-
-def _axis(tiles):
-    """The axis of a grid that holds the tiles: the second, as heads run fastest, or the first where they are too many."""
-    return 1 if tiles < 2**16 else 0
-
-
-def _cache(device):
-    """Bytes of a GPU's cache that a group of heads may take: others come while it still works."""
-    return 2**15 if INTERPRETED else torch.cuda.get_device_properties(device).L2_cache_size // 3
-
-
-@functools.cache
-def _architecture(device):
-    """The architecture whose tile shapes serve a GPU."""
-    return "sm_90" if torch.version.hip is None and torch.cuda.get_device_capability(device)[0] in (9, 10) else "sm_80"
-
-
-def _precision(x):
-    tf32 = x.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32
-    return "tf32" if tf32 else "ieee"
-
-
-def _padded(x):
-    """Columns of a tile that holds x's."""
-    return max(16, _power_of_2(x.shape[-1]))
-
-
-# triton's own take microseconds outside of kernels
-def _cdiv(a, b):
-    return -(-a // b)
-
-
-def _power_of_2(n):
-    return 1 << (n - 1).bit_length()
-
-
-def _is_readable(x):
-    """Whether tiles can be read from x: columns stand side by side, rows on 16-byte boundaries."""
-    *sizes, width = x.shape
-    *strides, column = x.stride()
-    step = 16 // x.element_size()
-    if (column != 1 and width != 1) or x.data_ptr() % 16:
-        return False
-    return all(n == 1 or (s % step == 0 and 0 < s < 2**36 * step) for n, s in zip(sizes, strides))
-
-
-def _rows(x):
-    """An empty tensor of x's shape whose rows begin on 16-byte boundaries."""
-    *sizes, width = x.shape
-    step = 16 // x.element_size()
-    return _like(x) if width % step == 0 else x.new_empty(*sizes, _cdiv(width, step) * step)[..., :width]
-
-
-def _like(x):
-    """An empty tensor of x's shape; in half the time that new_empty takes for one."""
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
-def _tiles(x, rows):
-    """What kernels load tiles of one head by, [rows, columns]: a descriptor, or where the rows of x stand."""
-    batch, count, heads, width = x.shape
-    batch_stride, row_stride, head_stride, _ = x.stride()
-    # heads before rows: axes of 1 that lead drop out of a tile without a trace in the compiled code
-    sizes = batch, heads, count
-    strides = batch_stride, head_stride, row_stride
-    # the stride of an axis of size 1 means nothing, but must be a multiple of 16 bytes
-    strides = [s if n > 1 else 16 for n, s in zip(sizes, strides)]
-    if _copies_tiles(x.device):
-        return TensorDescriptor(x, [*sizes, width], [*strides, 1], [1, 1, rows, _padded(x)])
-    step = 16 // x.element_size()
-    return (x, tl.constexpr(width), *(s // step for s in strides))
-
-
-def _steps(x, axis):
-    """A stride in units of 16 bytes, on whole ones of which rows begin."""
-    return x.stride(axis) * x.element_size() // 16
-
-
-def _filled(tiles, x):
-    """What makes the like of another x of the same shape, without the checks that a descriptor goes through; None for x."""
-    if tiles is x:
-        return None
-    if isinstance(tiles, tuple):
-        return lambda x: (x, *tiles[1:])
-    shape, strides, block = tiles.shape, tiles.strides, tiles.block_shape
-
-    def fill(x):
-        descriptor = object.__new__(TensorDescriptor)
-        descriptor.base, descriptor.shape, descriptor.strides, descriptor.block_shape = x, shape, strides, block
-        return descriptor
-
-    return fill
-
-
-@functools.cache
-def _copies_tiles(device):
-    """Whether the GPU copies tiles by itself; the interpreter does."""
-    return INTERPRETED or (torch.version.hip is None and torch.cuda.get_device_capability(device)[0] >= 9)

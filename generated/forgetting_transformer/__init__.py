@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  082dc10cd015e0ee
-#   text hash     6341bc6caba7c53e
+#   content hash  74f5afa672fe4c31
+#   text hash     2013bd111f2e313b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

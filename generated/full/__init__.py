@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e311cee159317c72
-#   text hash     29bd0650dca339d2
+#   content hash  af10da8febf626b0
+#   text hash     43268d825224fab7
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e311cee159317c72
-#   text hash     792503cba0d27886
+#   content hash  af10da8febf626b0
+#   text hash     720e9c9949be54be
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

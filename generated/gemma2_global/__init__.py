@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  dcf4b4b76133c6ba
-#   text hash     238978557bba3c66
+#   content hash  c47b26c51af60612
+#   text hash     ef2fb049a590ed8b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

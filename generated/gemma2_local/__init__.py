@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  39e66207d3924e97
-#   text hash     4a20a9bc9a7333cd
+#   content hash  523dcd898dad27e9
+#   text hash     248c48f16e4139c2
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  39e66207d3924e97
-#   text hash     aa6ff383b925a585
+#   content hash  523dcd898dad27e9
+#   text hash     6bc65306c01d370b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

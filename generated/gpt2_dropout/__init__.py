@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9d10b3dd6a898a15
-#   text hash     6066bfb838d651dc
+#   content hash  b98dd5b1e3e24030
+#   text hash     d8f4c021b233a7b6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9d10b3dd6a898a15
-#   text hash     1bbf9faed55c8a3a
+#   content hash  b98dd5b1e3e24030
+#   text hash     c5eb377f30650647
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b3eaf962cbe4a238
-#   text hash     a15b652d3eed72fc
+#   content hash  8e4c4738f84b3342
+#   text hash     cfa408c9cfe7869f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

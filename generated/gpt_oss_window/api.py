@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  89cc8c50308982e5
-#   text hash     c6edc052af3aad90
+#   content hash  6e220eb37d02a31f
+#   text hash     1bb3a4464d0f8ae4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

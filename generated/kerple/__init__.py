@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  351277f9da19d759
-#   text hash     c3c6e8c42e1a148c
+#   content hash  8c9518c18533264c
+#   text hash     a66697f82379c527
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  351277f9da19d759
-#   text hash     ab7754cd071dedc2
+#   content hash  8c9518c18533264c
+#   text hash     b01eafab30b9a5c6
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -37,12 +37,17 @@ def attention(
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)
     """
+    return _attention(q, k, v, decay, width, scale, return_lse)
+
+
+def _attention(q, k, v, in_decay, in_width, scale, return_lse):
+    """What `attention` does; names from the spec begin with `in_` from here on, as in the kernels."""
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = _cast(q), _cast(k), _cast(v)
     _check_operands(q, k, v)
     Hq = q.shape[-2]
-    _check_tensor("decay", decay, q, FLOATS, (Hq,))
-    _check_tensor("width", width, q, FLOATS, (Hq,))
+    _check_tensor("decay", in_decay, q, FLOATS, (Hq,))
+    _check_tensor("width", in_width, q, FLOATS, (Hq,))
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1])
     else:
@@ -50,7 +55,7 @@ def attention(
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 
-    out, lse = launch.attend(q, k, v, decay, width, scale)
+    out, lse = launch.attend(q, k, v, in_decay, in_width, scale)
     return (out, launch.natural(lse)) if return_lse else out
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  622cda3ad3d3bc7e
-#   text hash     a60704e42e364744
+#   content hash  5ed56e8f10c309cc
+#   text hash     6b1f0fd36bb143fb
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ef06023070952a64
-#   text hash     86c9edb5bec8d79f
+#   content hash  7b00187c066dbda8
+#   text hash     e653245ea46a2162
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -45,6 +45,11 @@ def attention(
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)
     """
+    return _attention(q, k, v, cos, sin, positions, q_segments, k_segments, scale, return_lse)
+
+
+def _attention(q, k, v, cos, sin, positions, in_q_segments, in_k_segments, scale, return_lse):
+    """What `attention` does; names from the spec begin with `in_` from here on, as in the kernels."""
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = _cast(q), _cast(k), _cast(v)
     _check_operands(q, k, v)
@@ -63,8 +68,8 @@ def attention(
         if Tq > Tk:
             raise ValueError(f"positions: expected no more queries than keys beside it, got {Tq} and {Tk}")
         _check_tensor("positions", positions, q, INTEGERS, (B, Tk))
-    _check_tensor("q_segments", q_segments, q, INTEGERS, (B, Tq))
-    _check_tensor("k_segments", k_segments, q, INTEGERS, (B, Tk))
+    _check_tensor("q_segments", in_q_segments, q, INTEGERS, (B, Tq))
+    _check_tensor("k_segments", in_k_segments, q, INTEGERS, (B, Tk))
     if torch.is_grad_enabled() and (cos.requires_grad or sin.requires_grad):
         _refuse_gradients(cos=cos, sin=sin)
     if scale is None:
@@ -76,7 +81,7 @@ def attention(
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 
-    out, lse = launch.attend(q, k, v, cos, sin, positions, q_segments, k_segments, scale)
+    out, lse = launch.attend(q, k, v, cos, sin, positions, in_q_segments, in_k_segments, scale)
     return (out, launch.natural(lse)) if return_lse else out
 
 

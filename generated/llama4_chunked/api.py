@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d3ceb521157bab47
-#   text hash     430d4e58bceea71a
+#   content hash  8eb4670d33ba8508
+#   text hash     a5d09208358e3d8a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

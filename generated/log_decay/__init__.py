@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  122116125e8f8349
-#   text hash     342ee1843cbbeb7d
+#   content hash  782248181a614d43
+#   text hash     4c429ac65c970eb1
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

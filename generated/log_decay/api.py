@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  122116125e8f8349
-#   text hash     4ee9df965cd6d24b
+#   content hash  782248181a614d43
+#   text hash     d93d03173d304fa1
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -35,6 +35,11 @@ def attention(
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)
     """
+    return _attention(q, k, v, log_decay, scale, return_lse)
+
+
+def _attention(q, k, v, in_log_decay, scale, return_lse):
+    """What `attention` does; names from the spec begin with `in_` from here on, as in the kernels."""
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = _cast(q), _cast(k), _cast(v)
     _check_operands(q, k, v)
@@ -44,7 +49,7 @@ def attention(
     Hq = q.shape[-2]
     if Tq > Tk:
         raise ValueError(f"q: expected no more queries than keys, as log_decay is read at both, got {Tq} and {Tk}")
-    _check_tensor("log_decay", log_decay, q, FLOATS, (B, Tk, Hq), (1,))
+    _check_tensor("log_decay", in_log_decay, q, FLOATS, (B, Tk, Hq), (1,))
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1])
     else:
@@ -52,7 +57,7 @@ def attention(
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 
-    out, lse = launch.attend(q, k, v, log_decay, scale)
+    out, lse = launch.attend(q, k, v, in_log_decay, scale)
     return (out, launch.natural(lse)) if return_lse else out
 
 

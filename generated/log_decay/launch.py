@@ -1,84 +1,21 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  122116125e8f8349
-#   text hash     10fd6b037e79348c
+#   content hash  782248181a614d43
+#   text hash     c6a2c26757f07c50
 #   render with   attnforge render specs/log_decay.yaml
-"""Launches the kernels as operators that PyTorch can differentiate and compile."""
-
-import functools
+"""The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
 import torch
-import triton
-import triton.language as tl
-from torch.utils._python_dispatch import is_in_torch_dispatch_mode
-from triton.runtime.errors import OutOfResources
-from triton.tools.tensor_descriptor import TensorDescriptor
 
-from . import kernels
+from . import kernels, runtime, tiles
 
-INTERPRETED = triton.knobs.runtime.interpret
 LOG2E = kernels.LOG2E.value
 
-# (BLOCK_M, BLOCK_N, warps, stages) by kernel and head size, the best first; those after it need less shared memory
-HALF = {
-    "sm_90": {
-        "forward": {
-            64: ((64, 128, 4, 2), (64, 64, 4, 2), (32, 32, 4, 1)),
-            128: ((128, 64, 4, 2), (64, 64, 4, 2), (64, 32, 4, 2), (32, 32, 4, 1)),
-            256: ((128, 32, 8, 3), (64, 32, 4, 2), (32, 32, 4, 1), (32, 16, 4, 1)),
-        },
-        "backward_dkv": {
-            64: ((128, 64, 4, 2), (64, 64, 4, 2), (32, 64, 4, 1), (32, 32, 4, 1)),
-            128: ((64, 64, 4, 2), (32, 64, 4, 1), (32, 32, 4, 1)),
-            256: ((64, 64, 8, 2), (32, 64, 8, 1), (16, 32, 4, 1)),
-        },
-        "backward_dq": {
-            64: ((64, 64, 4, 2), (64, 32, 4, 2), (64, 32, 4, 1), (32, 32, 4, 1)),
-            128: ((128, 64, 8, 3), (64, 64, 4, 2), (64, 32, 4, 2), (32, 32, 4, 1)),
-            256: ((128, 32, 8, 3), (64, 32, 4, 2), (64, 32, 4, 1), (32, 16, 4, 1)),
-        },
-    },
-    "sm_80": {
-        "forward": {
-            64: ((64, 32, 4, 3), (32, 32, 4, 1)),
-            128: ((128, 32, 8, 3), (64, 32, 4, 2), (32, 32, 4, 1)),
-            256: ((64, 64, 8, 2), (64, 64, 8, 1), (64, 32, 8, 1), (32, 32, 4, 1), (32, 16, 4, 1)),
-        },
-        "backward_dkv": {
-            64: ((32, 32, 4, 2), (32, 32, 4, 1)),
-            128: ((32, 32, 8, 2), (32, 32, 4, 1)),
-            256: ((32, 32, 8, 2), (16, 32, 4, 1)),
-        },
-        "backward_dq": {
-            64: ((64, 32, 4, 3), (32, 32, 4, 1)),
-            128: ((64, 32, 8, 2), (32, 32, 4, 1)),
-            256: ((64, 32, 8, 2), (64, 32, 8, 1), (32, 32, 4, 2), (32, 16, 4, 1)),
-        },
-    },
-}
-SINGLE = {
-    "forward": {
-        64: ((32, 32, 4, 1),),
-        128: ((32, 64, 8, 1), (32, 32, 4, 1)),
-        256: ((32, 64, 16, 1), (32, 32, 8, 1), (16, 16, 4, 1)),
-    },
-    "backward_dkv": {
-        64: ((16, 32, 4, 1),),
-        128: ((32, 32, 8, 1), (16, 32, 4, 1)),
-        256: ((64, 32, 16, 1), (32, 32, 16, 1), (16, 16, 4, 1)),
-    },
-    "backward_dq": {
-        64: ((16, 32, 4, 1),),
-        128: ((32, 32, 8, 1), (16, 32, 4, 1)),
-        256: ((32, 64, 16, 1), (16, 32, 8, 1), (16, 16, 4, 1)),
-    },
-}
 
-
-def attend(q, k, v, log_decay, scale):
+def attend(q, k, v, in_log_decay, scale):
     """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
-    out, lse, *_ = _attend(q, k, v, log_decay, scale)
+    out, lse, *_ = _attend(q, k, v, in_log_decay, scale)
     return out, lse
 
 
@@ -87,110 +24,31 @@ def natural(lse):
     return torch.where(lse == float("inf"), float("-inf"), lse / LOG2E)
 
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
-
-
-class _Operator:
-    """A function that PyTorch can trace and differentiate; each copy of this package has operators of its own.
-
-    PyTorch's way through an operator takes longer than a launch: where nobody looks on, the function is called as such.
-    """
-
-    def __init__(self, function):
-        self.function = function = _on_the_device_of_its_tensors(function)
-        module = __name__.replace("_", "__").replace(".", "_")
-        name = f"attnforge::{module}{function.__name__}"
-        self.traced = torch.library.custom_op(name, function, mutates_args=())
-        self.register_fake = self.traced.register_fake
-
-    def register_autograd(self, backward, setup_context):
-        self.traced.register_autograd(backward, setup_context=setup_context)
-        parts = {"forward": self.function, "setup_context": setup_context, "backward": backward}
-        parts = {name: staticmethod(part) for name, part in parts.items()}
-        self.derived = type(self.function.__name__, (torch.autograd.Function,), parts)
-
-    def __call__(self, *args):
-        if _watched(args):
-            return self.traced(*args)
-        if torch._C._are_functorch_transforms_active():
-            return self.derived.apply(*args)
-        if not torch.is_grad_enabled():
-            return self.function(*args)
-        # what `apply` comes to, but for its look at the signature of forward
-        return super(torch.autograd.Function, self.derived).apply(*args)
-
-
-def _watched(args):
-    """Whether PyTorch has a say: a compiler, a mode, a tensor of a class of its own, one still to be negated."""
-    if torch.compiler.is_compiling() or is_in_torch_dispatch_mode():
-        return True
-    for x in args:
-        if isinstance(x, torch.Tensor) and (type(x) not in _PLAIN or x.is_neg()):
-            return True
-    return False
-
-
-def _on_the_device_of_its_tensors(function):
-    @functools.wraps(function)
-    def run(*args):
-        device = args[0].device
-        if device.type == "cpu" or device.index == torch.cuda.current_device():
-            return function(*args)
-        with torch.cuda.device(device):
-            return function(*args)
-
-    return run
-
-
-@_Operator
+@runtime.Operator
 def _attend(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    log_decay: torch.Tensor,
-    scale: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, in_log_decay: torch.Tensor, scale: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     out, lse = _outputs(q, v)
     if out.numel() == 0 or k.numel() == 0:
-        return out.zero_(), lse.fill_(float("inf")), _empty_sums(log_decay.permute(0, 2, 1))
-    shapes = _Shapes.of("attend", q, k, v, log_decay)
-    q, k, v = shapes.readable(q, k, v)
-    log_decay_sums = _sums(log_decay.permute(0, 2, 1), -4096.0)
+        return out.zero_(), lse.fill_(float("inf")), _empty_sums(in_log_decay.permute(0, 2, 1))
+    cache = runtime.LaunchCache.of("attend", q, k, v, in_log_decay)
+    q, k, v = cache.readable(q, k, v)
+    in_log_decay_sums = _sums(in_log_decay.permute(0, 2, 1), -4096.0)
 
     def launch(block_m, block_n, warps, stages):
-        _launch(
-            shapes,
-            kernels.forward,
-            (block_m, block_n),
-            (q, k, v, log_decay_sums, out, lse, float(scale), log_decay_sums),
-            grid=lambda: _in_groups(q.shape[0] * q.shape[-2], _cdiv(q.shape[1], block_m), k, v),
-            known=lambda: dict(
-                q_desc=_tiles(q, block_m),
-                k_desc=_tiles(k, block_n),
-                v_desc=_tiles(v, block_n),
-                log_decay_desc=_values(log_decay_sums, block_n),
-                q_len=q.shape[1],
-                k_len=k.shape[1],
-                Hq=q.shape[-2],
-                log_decay_stride_batch=_stride(log_decay_sums, 0),
-                log_decay_stride_head=_stride(log_decay_sums, -3),
-                log_decay_stride_token=_stride(log_decay_sums, -1),
-                log_decay_stride_part=log_decay_sums.stride(-2),
-                GROUP=q.shape[-2] // k.shape[-2],
-                DV=v.shape[-1],
-                BLOCK_M=block_m,
-                BLOCK_N=block_n,
-                BLOCK_D=_padded(q),
-                BLOCK_DV=_padded(v),
-                PRECISION=_precision(q),
-                TILES=_axis(_cdiv(q.shape[1], block_m)),
-                num_warps=warps,
-                num_stages=stages,
+        runtime.launch(
+            cache, kernels.forward, (block_m, block_n),
+            (q, k, v, in_log_decay_sums, out, lse, float(scale), in_log_decay_sums),
+            grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
+            from_shapes=lambda: dict(
+                _common(q, k, v, in_log_decay_sums, block_m, block_n),
+                in_log_decay_desc=runtime.vector_source(in_log_decay_sums, block_n),
+                TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
             ),
-        )
+        )  # fmt: skip
 
-    _run(shapes, "forward", launch, q, v)
-    return out, lse, log_decay_sums
+    runtime.launch_tuned(cache, tiles, "forward", launch, q, v)
+    return out, lse, in_log_decay_sums
 
 
 def _outputs(q, v):
@@ -201,169 +59,102 @@ def _outputs(q, v):
 
 
 @_attend.register_fake
-def _(q, k, v, log_decay, scale):
-    return *_outputs(q, v), _empty_sums(log_decay.permute(0, 2, 1))
+def _(q, k, v, in_log_decay, scale):
+    return *_outputs(q, v), _empty_sums(in_log_decay.permute(0, 2, 1))
 
 
-@_Operator
+def _common(q, k, v, in_log_decay_sums, block_m, block_n):
+    """Values that several kernels take alike, by parameter: a launch hands on those that its kernel has."""
+    return dict(
+        q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
+        v_desc=runtime.tile_source(v, block_n), q_len=q.shape[1], k_len=k.shape[1], Hq=q.shape[-2],
+        in_log_decay_stride_batch=runtime.stride(in_log_decay_sums, 0),
+        in_log_decay_stride_head=runtime.stride(in_log_decay_sums, -3),
+        in_log_decay_stride_token=runtime.stride(in_log_decay_sums, -1),
+        in_log_decay_stride_part=in_log_decay_sums.stride(-2), GROUP=q.shape[-2] // k.shape[-2], DV=v.shape[-1],
+        BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v),
+        PRECISION=runtime.precision(q), D=q.shape[-1],
+    )  # fmt: skip
+
+
+@runtime.Operator
 def _differentiate(
-    out: torch.Tensor,
-    lse: torch.Tensor,
-    dout: torch.Tensor,
-    dlse: torch.Tensor | None,
-    wanted: list[bool],
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    log_decay: torch.Tensor,
+    out: torch.Tensor, lse: torch.Tensor, dout: torch.Tensor, dlse: torch.Tensor | None, wanted: list[bool],
+    in_log_decay_sums: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, in_log_decay: torch.Tensor,
     scale: float,
-    log_decay_sums: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     if out.numel() == 0 or k.numel() == 0:
-        gradients = _gradients(wanted, q, k, v, log_decay)
-        return tuple(x.zero_() for x in gradients)
-    dq, dk, dv = gradients = _gradients(wanted, q, k, v)
+        return tuple(x.zero_() for x in runtime.empty_gradients(wanted, q, k, v, in_log_decay))
+    dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v)
     # whether descriptors can read what queries find at their positions: they read from multiples of 16 bytes on
     level = (k.shape[1] - q.shape[1]) % 8 == 0
-    shapes = _Shapes.of(
-        "differentiate", q, k, v, log_decay, out, dout, lse.data_ptr() % 16, level, dlse is None, *wanted
-    )
-    q, k, v, out, dout = shapes.readable(q, k, v, out, dout)
+    cache = runtime.LaunchCache.of(
+        "differentiate", q, k, v, in_log_decay,
+        out, dout, lse.data_ptr() % 16, level, dlse is None, *wanted,
+    )  # fmt: skip
+    q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
 
-    dq = dq if wanted[0] else _like(q)
-    log_decay_q_sum = (
-        lse.new_zeros(q.shape[0], q.shape[2], log_decay_sums.shape[-1]) if wanted[3] and dlse is not None else None
+    dq = dq if wanted[0] else runtime.empty_like(q)
+    in_log_decay_q_sum = (
+        lse.new_zeros(q.shape[0], q.shape[2], in_log_decay_sums.shape[-1]) if wanted[3] and dlse is not None else None
     )
 
     def launch(block_m, block_n, warps, stages):
-        _launch(
-            shapes,
-            kernels.backward_dq,
-            (block_m, block_n),
-            (q, k, v, out, dout, log_decay_sums, dq, lse, dlse, delta, float(scale), log_decay_sums, log_decay_q_sum),
-            grid=lambda: _in_groups(q.shape[0] * q.shape[-2], _cdiv(q.shape[1], block_m), k, v),
-            known=lambda: dict(
-                q_desc=_tiles(q, block_m),
-                k_desc=_tiles(k, block_n),
-                v_desc=_tiles(v, block_n),
-                out_desc=_tiles(out, block_m),
-                dout_desc=_tiles(dout, block_m),
-                log_decay_desc=_values(log_decay_sums, block_n),
-                q_len=q.shape[1],
-                k_len=k.shape[1],
-                Hq=q.shape[-2],
-                log_decay_stride_batch=_stride(log_decay_sums, 0),
-                log_decay_stride_head=_stride(log_decay_sums, -3),
-                log_decay_stride_token=_stride(log_decay_sums, -1),
-                log_decay_stride_part=log_decay_sums.stride(-2),
-                GROUP=q.shape[-2] // k.shape[-2],
-                D=q.shape[-1],
-                BLOCK_M=block_m,
-                BLOCK_N=block_n,
-                BLOCK_D=_padded(q),
-                BLOCK_DV=_padded(v),
-                PRECISION=_precision(q),
-                TILES=_axis(_cdiv(q.shape[1], block_m)),
-                num_warps=warps,
-                num_stages=stages,
+        runtime.launch(
+            cache, kernels.backward_dq, (block_m, block_n),
+            (q, k, v, out, dout, in_log_decay_sums, dq, lse, dlse, delta, float(scale), in_log_decay_sums,
+             in_log_decay_q_sum),
+            grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
+            from_shapes=lambda: dict(
+                _common(q, k, v, in_log_decay_sums, block_m, block_n),
+                out_desc=runtime.tile_source(out, block_m), dout_desc=runtime.tile_source(dout, block_m),
+                in_log_decay_desc=runtime.vector_source(in_log_decay_sums, block_n),
+                TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
             ),
-        )
+        )  # fmt: skip
 
-    _run(shapes, "backward_dq", launch, q, v)
+    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v)
 
     if wanted[1] or wanted[2] or wanted[3]:
-        dk = dk if wanted[1] else _like(k)
-        dv = dv if wanted[2] else _like(v)
-        log_decay_k_sum = lse.new_empty(q.shape[0], q.shape[2], log_decay_sums.shape[-1]) if wanted[3] else None
+        dk = dk if wanted[1] else runtime.empty_like(k)
+        dv = dv if wanted[2] else runtime.empty_like(v)
+        in_log_decay_k_sum = lse.new_empty(q.shape[0], q.shape[2], in_log_decay_sums.shape[-1]) if wanted[3] else None
 
         def launch(block_m, block_n, warps, stages):
-            _launch(
-                shapes,
-                kernels.backward_dkv,
-                (block_m, block_n),
-                (q, k, v, dout, lse, delta, log_decay_sums, dk, dv, float(scale), log_decay_sums, log_decay_k_sum),
-                grid=lambda: _in_groups(q.shape[0] * k.shape[-2], _cdiv(k.shape[1], block_n), q, dout),
-                known=lambda: dict(
-                    q_desc=_tiles(q, block_m),
-                    k_desc=_tiles(k, block_n),
-                    v_desc=_tiles(v, block_n),
-                    dout_desc=_tiles(dout, block_m),
-                    lse_desc=_values(lse, block_m),
-                    delta_desc=_values(delta, block_m),
-                    log_decay_desc=_values(log_decay_sums, block_m if level else None),
-                    q_len=q.shape[1],
-                    k_len=k.shape[1],
-                    Hq=q.shape[-2],
-                    log_decay_stride_batch=_stride(log_decay_sums, 0),
-                    log_decay_stride_head=_stride(log_decay_sums, -3),
-                    log_decay_stride_token=_stride(log_decay_sums, -1),
-                    log_decay_stride_part=log_decay_sums.stride(-2),
-                    GROUP=q.shape[-2] // k.shape[-2],
-                    D=q.shape[-1],
-                    DV=v.shape[-1],
-                    BLOCK_M=block_m,
-                    BLOCK_N=block_n,
-                    BLOCK_D=_padded(q),
-                    BLOCK_DV=_padded(v),
-                    PRECISION=_precision(q),
-                    TILES=_axis(_cdiv(k.shape[1], block_n)),
-                    num_warps=warps,
-                    num_stages=stages,
+            runtime.launch(
+                cache, kernels.backward_dkv, (block_m, block_n),
+                (q, k, v, dout, lse, delta, in_log_decay_sums, dk, dv, float(scale), in_log_decay_sums,
+                 in_log_decay_k_sum),
+                grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout),
+                from_shapes=lambda: dict(
+                    _common(q, k, v, in_log_decay_sums, block_m, block_n),
+                    dout_desc=runtime.tile_source(dout, block_m), lse_desc=runtime.vector_source(lse, block_m),
+                    delta_desc=runtime.vector_source(delta, block_m),
+                    in_log_decay_desc=runtime.vector_source(in_log_decay_sums, block_m if level else None),
+                    TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), num_warps=warps, num_stages=stages,
                 ),
-            )
+            )  # fmt: skip
 
-        _run(shapes, "backward_dkv", launch, q, v)
+        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v)
     gradients += [q.new_empty(0) for _ in wanted[3:]]
     if wanted[3]:
         # what all scores of a row share moves nothing but its LSE
-        total = log_decay_k_sum if dlse is None else log_decay_q_sum + log_decay_k_sum
+        total = in_log_decay_k_sum if dlse is None else in_log_decay_q_sum + in_log_decay_k_sum
         total = _summed_back(
-            total.sum_to_size(log_decay_sums[..., 0, :].shape).contiguous(), log_decay.permute(0, 2, 1), -4096.0
+            total.sum_to_size(in_log_decay_sums[..., 0, :].shape).contiguous(), in_log_decay.permute(0, 2, 1), -4096.0
         )
         gradients[3] = total.permute(0, 2, 1)
     return tuple(gradients)
 
 
-def _gradients(wanted, *tensors):
-    return [_like(x) if want else tensors[0].new_empty(0) for want, x in zip(wanted, tensors)]
-
-
 @_differentiate.register_fake
-def _(out, lse, dout, dlse, wanted, q, k, v, log_decay, scale, log_decay_sums):
-    return tuple(_gradients(wanted, q, k, v, log_decay))
+def _(out, lse, dout, dlse, wanted, in_log_decay_sums, *inputs):
+    return tuple(runtime.empty_gradients(wanted, *(inputs[i] for i in (0, 1, 2, 3))))
 
 
-def _refuse(ctx, *gradients):
-    raise RuntimeError("attention has no second derivative")
-
-
-_differentiate.register_autograd(_refuse, setup_context=lambda ctx, inputs, output: None)
-
-
-def _keep(ctx, inputs, output):
-    q, k, v, log_decay, scale = inputs
-    out, lse, log_decay_sums = output
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(out, lse, q, k, v, log_decay, log_decay_sums)
-    ctx.numbers = scale
-
-
-def _backward(ctx, dout, dlse, *_):
-    out, lse, q, k, v, log_decay, log_decay_sums = ctx.saved_tensors
-    scale = ctx.numbers
-    if dout is None:
-        dout = torch.zeros_like(out)
-    wanted = [ctx.needs_input_grad[i] for i in (0, 1, 2, 3)]
-    gradients = _differentiate(out, lse, dout, dlse, wanted, q, k, v, log_decay, scale, log_decay_sums)
-    found = [None] * len(ctx.needs_input_grad)
-    for i, need, gradient in zip((0, 1, 2, 3), wanted, gradients):
-        found[i] = gradient if need else None
-    return tuple(found)
-
-
-_attend.register_autograd(_backward, setup_context=_keep)
+_attend.register_gradients(_differentiate, learned=(0, 1, 2, 3), tensors=4)
 
 
 def _empty_sums(x):
@@ -374,243 +165,29 @@ def _empty_sums(x):
 
 def _sums(x, reset):
     """The running sums of x over its last axis, as kernels read them; what is no more than `reset` begins a document."""
-    sums, block = _empty_sums(x), 64 if INTERPRETED else 1024
-    shapes = _Shapes.of("scan", x, reset)
-    _launch(
-        shapes,
-        kernels.scan,
-        (block,),
-        (x, sums),
+    sums, block = _empty_sums(x), 64 if runtime.INTERPRETED else 1024
+    cache = runtime.LaunchCache.of("scan", x, reset)
+    runtime.launch(
+        cache, kernels.scan, (block,), (x, sums),
         grid=lambda: (x.shape[0] * x.shape[-2],),
-        known=lambda: dict(
-            x_stride_batch=x.stride(0),
-            x_stride_head=x.stride(1),
-            x_stride_token=x.stride(2),
-            count=x.shape[-1],
-            heads=x.shape[-2],
-            RESET=reset,
-            BLOCK=block,
+        from_shapes=lambda: dict(
+            x_stride_batch=x.stride(0), x_stride_head=x.stride(1), x_stride_token=x.stride(2), count=x.shape[-1],
+            heads=x.shape[-2], RESET=reset, BLOCK=block,
         ),
-    )
+    )  # fmt: skip
     return sums
 
 
 def _summed_back(dsums, x, reset):
     """The gradient of x from that of its running sums."""
-    dx, block = x.new_empty(x.shape), 64 if INTERPRETED else 1024
-    shapes = _Shapes.of("scan_back", x, dsums, reset)
-    _launch(
-        shapes,
-        kernels.scan_back,
-        (block,),
-        (x, dsums, dx),
+    dx, block = x.new_empty(x.shape), 64 if runtime.INTERPRETED else 1024
+    cache = runtime.LaunchCache.of("scan_back", x, dsums, reset)
+    runtime.launch(
+        cache, kernels.scan_back, (block,), (x, dsums, dx),
         grid=lambda: (x.shape[0] * x.shape[-2],),
-        known=lambda: dict(
-            x_stride_batch=x.stride(0),
-            x_stride_head=x.stride(1),
-            x_stride_token=x.stride(2),
-            count=x.shape[-1],
-            heads=x.shape[-2],
-            RESET=reset,
-            BLOCK=block,
+        from_shapes=lambda: dict(
+            x_stride_batch=x.stride(0), x_stride_head=x.stride(1), x_stride_token=x.stride(2), count=x.shape[-1],
+            heads=x.shape[-2], RESET=reset, BLOCK=block,
         ),
-    )
+    )  # fmt: skip
     return dx
-
-
-class _Shapes:
-    """What calls with tensors of some shapes worked out, so that the next call with such tensors launches at once."""
-
-    known = {}
-
-    def __init__(self):
-        self.unreadable = None  # which tensors tiles cannot be read from
-        self.tiles = {}  # by kernel
-        self.launches = {}  # by kernel and tile
-
-    @classmethod
-    def of(cls, name, *given):
-        """Those of a function's tensors; numbers count by their values."""
-        told = [(x.shape, x.stride(), x.dtype, x.data_ptr() % 16) if isinstance(x, torch.Tensor) else x for x in given]
-        key = (name, given[0].device, _precision(given[0]), *told)
-        shapes = cls.known.get(key)
-        if shapes is None:
-            if len(cls.known) == 1024:
-                # lengths that never come again
-                cls.known.clear()
-            shapes = cls.known[key] = cls()
-        return shapes
-
-    def readable(self, *tensors):
-        """The tensors, or copies of those that tiles cannot be read from."""
-        if self.unreadable is None:
-            self.unreadable = [i for i, x in enumerate(tensors) if not _is_readable(x)]
-        if not self.unreadable:
-            return tensors
-        return [_rows(x).copy_(x) if i in self.unreadable else x for i, x in enumerate(tensors)]
-
-
-def _launch(shapes, kernel, blocks, given, grid, known):
-    """Launches a kernel, from the second time on without a thought about what shapes tell.
-
-    `given` is what each call gives anew, in the kernel's order; what shapes tell follows it there, or says how it is loaded.
-    """
-    key = (kernel.__name__, *blocks)
-    launch = shapes.launches.get(key)
-    if launch is None:
-        grid, arguments = grid(), dict(zip(kernel.arg_names, given)) | known()
-        compiled = kernel[grid](**arguments)
-        if not INTERPRETED:
-            rest = [arguments[name] for name in kernel.arg_names[len(given) :]]
-            fill = [_filled(arguments[name], x) for name, x in zip(kernel.arg_names, given)]
-            shapes.launches[key] = compiled[(*grid, 1, 1)[:3]], fill, rest
-        return
-    start, fill, rest = launch
-    start(*[x if f is None else f(x) for f, x in zip(fill, given)], *rest)
-
-
-_fitting = {}
-
-
-def _run(shapes, name, launch, q, v):
-    """Launches a kernel with the best tile shape that this GPU has the shared memory for."""
-    if INTERPRETED:
-        return launch(32, 32, 4, 1)
-    best = shapes.tiles.get(name)
-    if best:
-        return launch(*best)
-    table = (SINGLE if q.dtype == torch.float32 else HALF[_architecture(q.device)])[name]
-    tiles = next(table[size] for size in table if max(q.shape[-1], v.shape[-1]) <= size)
-    key = (name, q.device, q.dtype, _padded(q), _padded(v))
-    for i in range(_fitting.get(key, 0), len(tiles)):
-        try:
-            launch(*tiles[i])
-        except OutOfResources:
-            if i + 1 == len(tiles):
-                raise
-        else:
-            _fitting[key], shapes.tiles[name] = i, tiles[i]
-            return
-
-
-def _in_groups(heads, tiles, *walked):
-    """A grid of the heads of a group, tiles and groups: what a group's programs walk along stays in the GPU's cache."""
-    size = sum(x.numel() * x.element_size() for x in walked)
-    most = min(heads * _cache(walked[0].device) // size, heads)
-    group = next((n for n in range(most, 1, -1) if heads % n == 0), 1)
-    # of a grid's axes the first alone takes more than 65535
-    if _axis(tiles) == 0:
-        return tiles, group, heads // group
-    return (group, tiles, heads // group) if heads // group < 2**16 else (heads, tiles, 1)
-
-
-def _axis(tiles):
-    """The axis of a grid that holds the tiles: the second, as heads run fastest, or the first where they are too many."""
-    return 1 if tiles < 2**16 else 0
-
-
-def _cache(device):
-    """Bytes of a GPU's cache that a group of heads may take: others come while it still works."""
-    return 2**15 if INTERPRETED else torch.cuda.get_device_properties(device).L2_cache_size // 3
-
-
-@functools.cache
-def _architecture(device):
-    """The architecture whose tile shapes serve a GPU."""
-    return "sm_90" if torch.version.hip is None and torch.cuda.get_device_capability(device)[0] in (9, 10) else "sm_80"
-
-
-def _precision(x):
-    tf32 = x.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32
-    return "tf32" if tf32 else "ieee"
-
-
-def _padded(x):
-    """Columns of a tile that holds x's."""
-    return max(16, _power_of_2(x.shape[-1]))
-
-
-# triton's own take microseconds outside of kernels
-def _cdiv(a, b):
-    return -(-a // b)
-
-
-def _power_of_2(n):
-    return 1 << (n - 1).bit_length()
-
-
-def _is_readable(x):
-    """Whether tiles can be read from x: columns stand side by side, rows on 16-byte boundaries."""
-    *sizes, width = x.shape
-    *strides, column = x.stride()
-    step = 16 // x.element_size()
-    if (column != 1 and width != 1) or x.data_ptr() % 16:
-        return False
-    return all(n == 1 or (s % step == 0 and 0 < s < 2**36 * step) for n, s in zip(sizes, strides))
-
-
-def _rows(x):
-    """An empty tensor of x's shape whose rows begin on 16-byte boundaries."""
-    *sizes, width = x.shape
-    step = 16 // x.element_size()
-    return _like(x) if width % step == 0 else x.new_empty(*sizes, _cdiv(width, step) * step)[..., :width]
-
-
-def _like(x):
-    """An empty tensor of x's shape; in half the time that new_empty takes for one."""
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
-def _values(x, rows):
-    """What kernels load values of rows by: a descriptor of all that lies in memory from first to last, or the tensor."""
-    if rows is None or x.shape[-1] == 1:
-        # one value may stand for all
-        return x
-    span = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride()))
-    step = 16 // x.element_size()
-    aligned = all(n == 1 or s % step == 0 for n, s in zip(x.shape[:-1], x.stride())) and x.data_ptr() % 16 == 0
-    if aligned and x.stride(-1) == 1 and span < 2**31 and step in (4, 8) and _copies_tiles(x.device):
-        return TensorDescriptor(x, [span], [1], [rows])
-    return x
-
-
-def _tiles(x, rows):
-    """What kernels load tiles of one head by, [rows, columns]: a descriptor, or where the rows of x stand."""
-    batch, count, heads, width = x.shape
-    batch_stride, row_stride, head_stride, _ = x.stride()
-    # heads before rows: axes of 1 that lead drop out of a tile without a trace in the compiled code
-    sizes = batch, heads, count
-    strides = batch_stride, head_stride, row_stride
-    # the stride of an axis of size 1 means nothing, but must be a multiple of 16 bytes
-    strides = [s if n > 1 else 16 for n, s in zip(sizes, strides)]
-    if _copies_tiles(x.device):
-        return TensorDescriptor(x, [*sizes, width], [*strides, 1], [1, 1, rows, _padded(x)])
-    step = 16 // x.element_size()
-    return (x, tl.constexpr(width), *(s // step for s in strides))
-
-
-def _filled(tiles, x):
-    """What makes the like of another x of the same shape, without the checks that a descriptor goes through; None for x."""
-    if tiles is x:
-        return None
-    if isinstance(tiles, tuple):
-        return lambda x: (x, *tiles[1:])
-    shape, strides, block = tiles.shape, tiles.strides, tiles.block_shape
-
-    def fill(x):
-        descriptor = object.__new__(TensorDescriptor)
-        descriptor.base, descriptor.shape, descriptor.strides, descriptor.block_shape = x, shape, strides, block
-        return descriptor
-
-    return fill
-
-
-@functools.cache
-def _copies_tiles(device):
-    """Whether the GPU copies tiles by itself; the interpreter does."""
-    return INTERPRETED or (torch.version.hip is None and torch.cuda.get_device_capability(device)[0] >= 9)
-
-
-def _stride(x, axis):
-    """0 for an axis of size 1, which stands for any size."""
-    return x.stride(axis) if x.shape[axis] > 1 else 0

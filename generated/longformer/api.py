@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  25fd702cc1ff84c2
-#   text hash     73ee1914a101254b
+#   content hash  138c88b6ede04463
+#   text hash     03066e5269a1ffb7
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ffb55a7410934a77
-#   text hash     52d8e95457c67713
+#   content hash  5589b4862b01e036
+#   text hash     848a0aace856262f
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

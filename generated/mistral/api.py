@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ffb55a7410934a77
-#   text hash     8be56f2e882ff4b5
+#   content hash  5589b4862b01e036
+#   text hash     d5ab07e11c032e29
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  988ca9bbb5d096ef
-#   text hash     ec585c9246af2d62
+#   content hash  0681f31c312001c7
+#   text hash     5cb7f972edb2da42
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

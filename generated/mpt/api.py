@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  988ca9bbb5d096ef
-#   text hash     f8056ec9b48996eb
+#   content hash  0681f31c312001c7
+#   text hash     1b3a98b8e1cc4f5f
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -39,14 +39,19 @@ def attention(
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)
     """
+    return _attention(q, k, v, prefix_len, slopes, scale, return_lse)
+
+
+def _attention(q, k, v, in_prefix_len, in_slopes, scale, return_lse):
+    """What `attention` does; names from the spec begin with `in_` from here on, as in the kernels."""
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = _cast(q), _cast(k), _cast(v)
     _check_operands(q, k, v)
     B = q.shape[0]
     Hq = q.shape[-2]
-    _check_tensor("prefix_len", prefix_len, q, INTEGERS, (B,))
-    if slopes is not None:
-        _check_tensor("slopes", slopes, q, FLOATS, (Hq,))
+    _check_tensor("prefix_len", in_prefix_len, q, INTEGERS, (B,))
+    if in_slopes is not None:
+        _check_tensor("slopes", in_slopes, q, FLOATS, (Hq,))
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1])
     else:
@@ -54,7 +59,7 @@ def attention(
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 
-    out, lse = launch.attend(q, k, v, prefix_len, slopes, scale)
+    out, lse = launch.attend(q, k, v, in_prefix_len, in_slopes, scale)
     return (out, launch.natural(lse)) if return_lse else out
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  8daa0115f42e7234
-#   text hash     7785c80e08e79f3e
+#   content hash  0f8951e15d764cb7
+#   text hash     0741bee76ae59cac
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  da7ff2d3d8bf3b3d
-#   text hash     b43bc93eead255c6
+#   content hash  e652338e8c89579b
+#   text hash     448c7c2d8c93a9e0
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  da7ff2d3d8bf3b3d
-#   text hash     4d40a9020a643538
+#   content hash  e652338e8c89579b
+#   text hash     103e460bfd7c7d67
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  578aed49615b839f
-#   text hash     f6b87f9648d9625b
+#   content hash  6e20b83ee40ef79c
+#   text hash     270ec48d9694a3fc
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

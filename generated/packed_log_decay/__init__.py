@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9bf0086be39a47c9
-#   text hash     dcfc5397ab40b2f3
+#   content hash  0191988624bda845
+#   text hash     3c75bd58335f38f9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

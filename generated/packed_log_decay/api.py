@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9bf0086be39a47c9
-#   text hash     8a454e34ec6e40f5
+#   content hash  0191988624bda845
+#   text hash     8e907b321b2be812
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -45,6 +45,37 @@ def attention(
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (Hq, Nq)
     """
+    return _attention(
+        q,
+        k,
+        v,
+        cu_seqlens,
+        max_seqlen,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        max_seqlen_q,
+        max_seqlen_k,
+        log_decay,
+        scale,
+        return_lse,
+    )
+
+
+def _attention(
+    q,
+    k,
+    v,
+    cu_seqlens,
+    max_seqlen,
+    cu_seqlens_q,
+    cu_seqlens_k,
+    max_seqlen_q,
+    max_seqlen_k,
+    in_log_decay,
+    scale,
+    return_lse,
+):
+    """What `attention` does; names from the spec begin with `in_` from here on, as in the kernels."""
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = _cast(q), _cast(k), _cast(v)
     _check_operands(q, k, v)
@@ -69,7 +100,7 @@ def attention(
     Hq = q.shape[-2]
     if Nq > Nk:
         raise ValueError(f"q: expected no more queries than keys, as log_decay is read at both, got {Nq} and {Nk}")
-    _check_tensor("log_decay", log_decay, q, FLOATS, (Nk, Hq), (0,))
+    _check_tensor("log_decay", in_log_decay, q, FLOATS, (Nk, Hq), (0,))
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1])
     else:
@@ -77,7 +108,7 @@ def attention(
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 
-    out, lse = launch.attend(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, log_decay, scale)
+    out, lse = launch.attend(q, k, v, cu_seqlens_q, cu_seqlens_k, in_log_decay, max_seqlen_q, max_seqlen_k, scale)
     return (out, launch.natural(lse, q.shape[0], cu_seqlens_q, max_seqlen_q)) if return_lse else out
 
 

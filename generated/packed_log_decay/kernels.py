@@ -1,23 +1,118 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9bf0086be39a47c9
-#   text hash     dc7d7d5afa19f1b6
+#   content hash  0191988624bda845
+#   text hash     3d24c07db6c16a27
 #   render with   attnforge render specs/packed_log_decay.yaml
-"""The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
+"""Causal attention that forgets by a learned decay, for sequences packed into one tensor.
+
+Formula, in natural-log units; q and k are positions, in `q . k` the rows there
+    score = scale * (q . k)
+    score = score + (in_log_decay[q] - in_log_decay[k])   # log_decay
+    visible if k <= q                                     # causal
+    lse = logsumexp of score over the visible keys
+    out = sum of exp(score - lse) * v
+
+    in_log_decay is read as its cumulative sum over the tokens of a sequence, which `scan` makes. A value of -4096.0 or
+    less begins a document: it adds nothing to the sum, and queries see keys of their document alone. A sum is stored as
+    a float32 and the rest that rounding left. Kernels read it as its difference from in_log_decay_anchor, the sum at
+    the first token of the program's own tile, so that late sums are as exact.
+
+Softmax, in log2 units
+    s = score * LOG2E                     # exp(score) = exp2(s)
+    m = -inf, l = 0, acc = 0              # before the first tile of keys
+    m_new = max(m, largest s of the tile)
+    p = exp2(s - m_new)                   # 0 where the key is hidden
+    l = l * exp2(m - m_new) + sum of p
+    acc = acc * exp2(m - m_new) + p @ v   # in the end out = acc / l
+    lse = m + log2(l)
+    The LSE in memory is in log2 units, and inf for a row with no visible key: each exp2(s - lse) is 0 there, as is out.
+    launch.py hands it to users in natural-log units, as lse / LOG2E, and as -inf for such a row.
+
+Backward
+    p = exp2(score * LOG2E - lse)                 # 0 where the key is hidden
+    dp = dout . v                                 # the gradient of p
+    delta = rowsum(out * dout) - dlse             # dlse is that of the LSE in natural-log units: dlse_ptr * LOG2E
+    ds = p * (dp - delta)                         # the gradient of the last score
+    d score / d score = 1.0                       # log_decay
+    d score / d in_log_decay[q] = 1.0             # log_decay
+    d score / d in_log_decay[k] = -1.0            # log_decay
+    in_log_decay_q_sum = sum of ds * (d score / d in_log_decay[q]) over the keys
+    # backward_dq; 0 where there is no dlse
+    in_log_decay_k_sum = sum of ds * (d score / d in_log_decay[k]) over the queries   # backward_dkv
+    din_log_decay[t] = sum of in_log_decay_q_sum + in_log_decay_k_sum over token t and all later ones
+    # scan_back; 0 if t begins a document
+    dq = scale * sum of ds * k over the keys      # backward_dq
+    dk = scale * sum of ds * q over the queries   # backward_dkv, over the query heads of a key head
+    dv = sum of p * dout over the queries         # backward_dkv, over the query heads of a key head
+
+Programs
+    scan           one head of a sequence, BLOCK tokens at a time; runs before `forward`
+    forward        a tile of BLOCK_M queries of one query head of a sequence; walks along tiles of BLOCK_N keys
+    backward_dq    the same; runs before the other backward kernels, for which it stores delta
+    backward_dkv   a tile of BLOCK_N keys of one key head of a sequence; walks along tiles of BLOCK_M queries of each of
+                   the GROUP query heads that read it
+    scan_back      as `scan`, from the last token to the first; runs after the other backward kernels
+    The grid of `forward`, `backward_dq` and `backward_dkv` is (heads of a group, tiles, groups), or from 65536 tiles on
+    (tiles, heads of a group, groups); TILE_AXIS, 1 or 0, is the axis of the tiles. Heads are numbered through all
+    sequences; a group is as many of them as have what programs walk along in a third of the L2 cache.
+    Programs of `scan`, `scan_back` are numbered along one axis.
+
+Tensors, by their axes
+    q, dq              [q_total, Hq, D]
+    out, dout          [q_total, Hq, DV]
+    k, dk              [k_total, Hkv, D]
+    v, dv              [k_total, Hkv, DV]
+    lse, delta         [Hq, q_rows], float32, the LSE in log2 units
+    cu_seqlens_q, _k   [sequences + 1], int32: where each sequence's rows begin, at last where they end
+    in_log_decay       [token, head], float; of its sums 4 parts stand one behind the other: sum, rest, where the
+                       token's document begins, where it ends
+    x_desc             loads tiles of x at [h, row, column]: a TMA descriptor, or a tuple of pointer, width and strides
+
+Tiles
+    q_tile, k_tile, v_tile   [BLOCK_M, BLOCK_D], [BLOCK_N, BLOCK_D], [BLOCK_N, BLOCK_DV]
+    score, p, dp, ds         [BLOCK_M, BLOCK_N], in `backward_dkv` [BLOCK_N, BLOCK_M]
+    out_tile, dout_tile      [BLOCK_M, BLOCK_DV]
+    dq, dk, dv               [BLOCK_M, BLOCK_D], [BLOCK_N, BLOCK_D], [BLOCK_N, BLOCK_DV], in float32
+    acc, m, l                [BLOCK_M, BLOCK_DV], [BLOCK_M], [BLOCK_M, 8] (partial sums, added up in the end), in
+                             float32
+    BLOCK_M, BLOCK_N         queries and keys of a tile, which launches take from a table by kernel, GPU and head size
+    BLOCK_D, BLOCK_DV        D and DV rounded up to a power of 2, at least 16; columns past D and DV hold 0
 
 Symbols
-    b               sequence
-    Hq, h           query heads, and one of them
-    kv_h, GROUP     the key head that a query head reads, and the query heads that share it
-    q_len, k_len    queries and keys of the sequence
-    D, DV           head sizes of q·k and of v
-    q_pos, k_pos    positions; queries are counted so that the last one lines up with the last key
-    TILES           the axis of the grid that holds the tiles which programs own
-    m, l, acc       running maximum, denominator and numerator of the softmax, the maximum in log2 units
-    p, dp, ds       weights, their gradient, the gradient of the score
-    q_offset, k_offset   rows where a sequence begins in the packed tensors, of q_total and k_total rows
-    q_aligned, k_aligned   the same in vectors of the package's own: multiples of 4, where descriptors can read
+    b                         sequence
+    Hq, h                     query heads, and one of them
+    Hkv                       key heads
+    kv_h, GROUP               the key head that query head h reads, h // GROUP, and how many query heads share one
+    q_len, k_len              queries and keys of a sequence
+    D                         head size of q and k
+    DV                        head size of v and out
+    q_start, k_start          first row of a tile of queries, first key of a tile of keys, within the sequence
+    row                       rows of a tile's queries, counted from the sequence's first one
+    q_pos                     their positions, row + k_len - q_len: the last query lines up with the last key
+    k_pos                     positions of a tile's keys
+    q_first                   first position of a tile of queries
+    q_last                    last position of a tile of queries, below k_len
+    k_first                   first position of a tile of keys
+    k_last                    last position of a tile of keys, below k_len
+    first, last               tiles in [first, last) show something to the program's own tile
+    full_first, full_last     those in [full_first, full_last) show all to it: no step there applies the mask
+    mixed                     whether a step applies the mask
+    tail                      whether a step's tile may reach into the next sequence
+    TILE_AXIS                 the axis of the grid that holds the tiles which programs own
+    m, l, acc                 running maximum, denominator and numerator of the softmax, the maximum in log2 units
+    p                         weights, before they are divided by l in `forward`
+    dp, ds                    gradients of the weights and of the score
+    delta                     rowsum(out * dout) - dlse, what the softmax takes off each dp of a row
+    q_offset, k_offset        rows where a sequence begins in the packed tensors
+    q_total, k_total          rows of the packed tensors
+    q_rows, k_rows            values of a head in vectors of the package's own
+    q_aligned, k_aligned      where a sequence begins there: at multiples of 4, where descriptors can read
+    in_log_decay_anchor       the sum that a program reads in_log_decay as a difference from
+    in_log_decay_at_begin_q   where the document of each query begins, by in_log_decay
+    in_log_decay_q            sum of in_log_decay up to [q], less in_log_decay_anchor
+    in_log_decay_k            sum of in_log_decay up to [k], less in_log_decay_anchor
+    in_log_decay_at_end_k     where the document of each key ends, by in_log_decay
 """
 
 import triton
@@ -27,8 +122,8 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def whole_tiles(lo, hi, full_lo, full_hi, BLOCK: tl.constexpr):
-    """Tiles that meet [lo, hi), and those of them that lie inside [full_lo, full_hi)."""
+def tile_range(lo, hi, full_lo, full_hi, BLOCK: tl.constexpr):
+    """Range of the tiles that intersect [lo, hi), and range of those inside [full_lo, full_hi)."""
     first = lo // BLOCK
     last = tl.maximum(tl.cdiv(hi, BLOCK), first)
     full_first = tl.minimum(tl.maximum(tl.cdiv(full_lo, BLOCK), first), last)
@@ -38,8 +133,8 @@ def whole_tiles(lo, hi, full_lo, full_hi, BLOCK: tl.constexpr):
 
 @triton.jit
 def key_tiles(q_first, q_last, k_len, BLOCK_N: tl.constexpr):
-    """Key tiles of a query tile: of [first, last), those in [full_first, full_last) need no mask."""
-    return whole_tiles(
+    """Range of key tiles that a query tile needs, and the range within it that needs no mask."""
+    return tile_range(
         0,
         tl.minimum(q_last + 1, k_len),
         0,
@@ -50,9 +145,9 @@ def key_tiles(q_first, q_last, k_len, BLOCK_N: tl.constexpr):
 
 @triton.jit
 def query_tiles(k_first, k_last, q_len, k_len, BLOCK_M: tl.constexpr):
-    """Query tiles of a key tile: of [first, last), those in [full_first, full_last) need no mask."""
+    """Range of query tiles that a key tile needs, and the range within it that needs no mask."""
     shift = k_len - q_len
-    return whole_tiles(
+    return tile_range(
         tl.maximum(k_first - shift, 0),
         q_len,
         tl.maximum(k_last - shift, 0),
@@ -62,12 +157,12 @@ def query_tiles(k_first, k_last, q_len, k_len, BLOCK_M: tl.constexpr):
 
 
 @triton.jit
-def in_documents(
+def keep_documents(
     ptr, part, stride, own_first, own_last, shift, first, full_first, full_last, last, BLOCK: tl.constexpr
 ):
-    """Keeps a range of tiles to the documents of a tile's own tokens; those that lie in all of them need no mask.
+    """Narrow a range of tiles to the documents of a tile's own tokens; tiles inside all of them need no mask.
 
-    Where a token's document begins and ends stands two and three parts behind its sum; row 0 has the position `shift`.
+    The bounds of a token's document are stored two and three parts behind its sum; row 0 has the position `shift`.
     """
     at_first, at_last = tl.maximum(own_first, 0).to(tl.int64) * stride, tl.maximum(own_last, 0).to(tl.int64) * stride
     begin = tl.load(ptr + 2 * part + at_first).to(tl.int32, bitcast=True) - shift
@@ -82,35 +177,15 @@ def in_documents(
 
 
 @triton.jit
-def in_32_bits(x):
-    """Floats as float32, whole numbers as int32."""
-    return x.to(tl.float32 if x.dtype.is_floating() else tl.int32)
-
-
-@triton.jit
-def load_vector(ptr, first, stride, count, BLOCK: tl.constexpr):
-    """Elements from `first` on, 0 where that is before the first or past the last."""
-    row = first + tl.arange(0, BLOCK)
-    return in_32_bits(tl.load(ptr + row.to(tl.int64) * stride, mask=(row >= 0) & (row < count), other=0))
-
-
-@triton.jit
-def find_head(heads, TILES: tl.constexpr):
-    """The sequence and the head of a program: heads come in groups, one group after the other."""
-    place = tl.program_id(2) * tl.num_programs(1 - TILES) + tl.program_id(1 - TILES)
-    return place // heads, place % heads
-
-
-@triton.jit
 def find_rows(cu_seqlens_ptr, b, total):
-    """The first row of a sequence and its end; cuts that fall or lie outside lead to none but the rows that there are."""
+    """First row of sequence b and the row behind its last; clamped to [0, total], and never decreasing."""
     first = tl.minimum(tl.maximum(tl.load(cu_seqlens_ptr + b), 0), total)
     return first, tl.maximum(tl.minimum(tl.load(cu_seqlens_ptr + b + 1), total), first)
 
 
 @triton.jit
 def load_tile(desc, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Rows of a head: by a descriptor where the GPU copies tiles by itself, else by pointers, 0 from row `count` on."""
+    """Load rows [first, first + ROWS) of a head: by a TMA descriptor, or by pointers with 0 from row `count` on."""
     if isinstance(desc, tl.core.tensor_descriptor_base):
         tile = desc.load([h, first, 0]).reshape([ROWS, COLUMNS])
     else:
@@ -126,45 +201,11 @@ def load_tile(desc, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def load_rows(desc, base, start, stride, count, BLOCK: tl.constexpr):
-    """A value of each row of a head; before the first and past the last 0, or what stands there."""
-    if isinstance(desc, tl.core.tensor_descriptor_base):
-        x = in_32_bits(desc.load([tl.cast(base + start, tl.int32)]))
-    else:
-        x = load_vector(desc + base, start, stride, count, BLOCK)
-    return x
-
-
-@triton.jit
-def add_product(total, a, b, PRECISION: tl.constexpr):
-    """total + a @ b; in float32 a tile's product is summed up first, or the roundings of long sums would pile up."""
-    if a.dtype == tl.float32:
-        # fma keeps the compiler from summing right into the total
-        return tl.fma(total, 1.0, tl.dot(a, b, input_precision=PRECISION))
-    return tl.dot(a, b, total)
-
-
-@triton.jit
-def sums_by_thread(p):
-    """Sums of every eighth column: of those that a thread holds, so that threads need not talk at each step."""
-    return tl.sum(p.reshape([p.shape[0], p.shape[1] // 8, 8]), 1)
-
-
-@triton.jit
-def store_rows(ptr, stride, x, first, count, WIDTH: tl.constexpr):
-    """Writes the rows of a tile that are below `count`, and their first WIDTH columns."""
-    row = first + tl.arange(0, x.shape[0])
-    column = tl.arange(0, x.shape[1])
-    inside = (row < count)[:, None] & (column < WIDTH)[None, :]
-    tl.store(ptr + row.to(tl.int64)[:, None] * stride + column[None, :], x.to(ptr.dtype.element_ty), mask=inside)
-
-
-@triton.jit
 def clear_rows(
     ptr, stride, b, sequences, offset, length, end, total, tile, tiles, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     WIDTH: tl.constexpr
 ):  # fmt: skip
-    """Writes zeros where no sequence stands: each program of a sequence takes its share of the rows around it."""
+    """Store zeros in rows that belong to no sequence; the programs of a sequence share those next to it."""
     zeros = tl.zeros([ROWS, COLUMNS], tl.float32)
     # a sequence that is longer than told ends early; the last one has all rows behind it
     end = tl.where(b + 1 == sequences, total, end)
@@ -177,55 +218,122 @@ def clear_rows(
 
 
 @triton.jit
+def to_32bit(x):
+    """Cast floats to float32 and integers to int32."""
+    return x.to(tl.float32 if x.dtype.is_floating() else tl.int32)
+
+
+@triton.jit
+def load_vector(ptr, first, stride, count, BLOCK: tl.constexpr):
+    """Load BLOCK elements from index `first` on; 0 outside [0, count)."""
+    row = first + tl.arange(0, BLOCK)
+    return to_32bit(tl.load(ptr + row.to(tl.int64) * stride, mask=(row >= 0) & (row < count), other=0))
+
+
+@triton.jit
+def batch_and_head(heads, TILE_AXIS: tl.constexpr):
+    """Sequence and head of this program; axis 2 of the grid counts groups of heads."""
+    place = tl.program_id(2) * tl.num_programs(1 - TILE_AXIS) + tl.program_id(1 - TILE_AXIS)
+    return place // heads, place % heads
+
+
+@triton.jit
+def load_rows(desc, base, start, stride, count, BLOCK: tl.constexpr):
+    """Load a value for each row of a head; values outside [0, count) are 0 or those of a neighbour."""
+    if isinstance(desc, tl.core.tensor_descriptor_base):
+        x = to_32bit(desc.load([tl.cast(base + start, tl.int32)]))
+    else:
+        x = load_vector(desc + base, start, stride, count, BLOCK)
+    return x
+
+
+@triton.jit
+def add_product(total, a, b, PRECISION: tl.constexpr):
+    """total + a @ b; float32 products are summed per tile first, which keeps rounding errors of long sums small."""
+    if a.dtype == tl.float32:
+        # fma keeps the compiler from summing right into the total
+        return tl.fma(total, 1.0, tl.dot(a, b, input_precision=PRECISION))
+    return tl.dot(a, b, total)
+
+
+@triton.jit
+def partial_row_sums(p):
+    """Eight partial sums of each row, over every eighth column: each thread adds its own values, without exchange."""
+    return tl.sum(p.reshape([p.shape[0], p.shape[1] // 8, 8]), 1)
+
+
+@triton.jit
+def store_rows(ptr, stride, x, first, count, WIDTH: tl.constexpr):
+    """Store rows of a tile below row `count`, the first WIDTH columns of each."""
+    row = first + tl.arange(0, x.shape[0])
+    column = tl.arange(0, x.shape[1])
+    inside = (row < count)[:, None] & (column < WIDTH)[None, :]
+    tl.store(ptr + row.to(tl.int64)[:, None] * stride + column[None, :], x.to(ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
 def attend(
-    acc, m, l, q_tile, k_desc, v_desc, k_offset, kv_h, k_start, k_len, scale, q_pos, log_decay_base,
-    log_decay_at_begin_q, log_decay_anchor, log_decay_q, log_decay_desc, log_decay_stride_token,
-    log_decay_stride_part, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    acc, m, l, q_tile, k_start, keys, terms, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr, mixed, tail
 ):  # fmt: skip
-    """Adds one tile of keys to the running softmax."""
+    """Update the running softmax (acc, m, l) with one tile of keys."""
+    k_desc, v_desc, k_offset, kv_h, k_len = keys
+    (
+        scale, q_pos, in_log_decay_base, in_log_decay_at_begin_q, in_log_decay_anchor, in_log_decay_q,
+        in_log_decay_desc, in_log_decay_stride_token, in_log_decay_stride_part
+    ) = terms  # fmt: skip
+    # [BLOCK_N]
     k_pos = k_start + tl.arange(0, BLOCK_N)
+    # [BLOCK_N, BLOCK_D]
     k_tile = load_tile(k_desc, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
-    log_decay_k = (
-        load_rows(log_decay_desc, log_decay_base, k_start, log_decay_stride_token, k_len, BLOCK_N)
-        - log_decay_anchor
+    # [BLOCK_N]
+    in_log_decay_k = (
+        load_rows(in_log_decay_desc, in_log_decay_base, k_start, in_log_decay_stride_token, k_len, BLOCK_N)
+        - in_log_decay_anchor
         + load_rows(
-            log_decay_desc, log_decay_base + log_decay_stride_part, k_start, log_decay_stride_token, k_len, BLOCK_N
+            in_log_decay_desc,
+            in_log_decay_base + in_log_decay_stride_part,
+            k_start,
+            in_log_decay_stride_token,
+            k_len,
+            BLOCK_N,
         )
     )
-    score = score + (log_decay_q[:, None] - log_decay_k[None, :])  # log_decay
+    score = score + (in_log_decay_q[:, None] - in_log_decay_k[None, :])  # log_decay
+    # [BLOCK_N, BLOCK_DV]
     v_tile = load_tile(v_desc, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     if mixed:
         keep = (k_pos < k_len)[None, :]
         keep &= k_pos[None, :] <= q_pos[:, None]  # causal
-        keep &= log_decay_at_begin_q[:, None] <= k_pos[None, :]  # a document of log_decay
+        keep &= in_log_decay_at_begin_q[:, None] <= k_pos[None, :]  # a document of log_decay
         score = tl.where(keep, score, float("-inf"))
     if tail:
         # the next sequence's values: 0 times a NaN would be NaN
         v_tile = tl.where((k_pos < k_len)[:, None], v_tile, 0.0)
+    # [BLOCK_M]
     m_new = tl.maximum(m, tl.max(score, 1) * LOG2E)
     # a row that has seen no key yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
     pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
-    p = tl.exp2(score * LOG2E - pivot[:, None])
-    shrink = tl.exp2(m - pivot)
+    p = tl.exp2(score * LOG2E - pivot[:, None])  # [BLOCK_M, BLOCK_N]
+    shrink = tl.exp2(m - pivot)  # [BLOCK_M]
     acc, l, m = acc * shrink[:, None], l * shrink[:, None], m_new
     acc = add_product(acc, p.to(v_tile.dtype), v_tile, PRECISION)  # [BLOCK_M, BLOCK_DV]
-    return acc, m, l + sums_by_thread(p)
+    return acc, m, l + partial_row_sums(p)
 
 
 @triton.jit(do_not_specialize=["q_total", "max_seqlen_q", "k_total", "max_seqlen_k", "Hq", "sequences", "q_rows"])
 def forward(
-    q_desc, k_desc, v_desc, log_decay_desc, out_ptr, lse_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale,
-    log_decay_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq, sequences, q_rows, log_decay_stride_head,
-    log_decay_stride_token, log_decay_stride_part, GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
-    TILES: tl.constexpr
+    q_desc, k_desc, v_desc, in_log_decay_desc, out_ptr, lse_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale,
+    in_log_decay_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq, sequences, q_rows,
+    in_log_decay_stride_head, in_log_decay_stride_token, in_log_decay_stride_part, GROUP: tl.constexpr,
+    DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
-    """Attends from one tile of queries of one head."""
+    """Store out and the LSE of one tile of queries of one head."""
     # late rows tend to see more keys: they start first
-    tile = tl.num_programs(TILES) - 1 - tl.program_id(TILES)
-    b, h = find_head(Hq, TILES)
+    tile = tl.num_programs(TILE_AXIS) - 1 - tl.program_id(TILE_AXIS)
+    b, h = batch_and_head(Hq, TILE_AXIS)
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
     q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
@@ -236,65 +344,74 @@ def forward(
     k_aligned = (k_offset // 4 + b) * 4
     clear_rows(
         out_ptr + tl.cast(h, tl.int64) * DV, Hq * DV, b, sequences, q_offset, q_len, q_end, q_total, tile,
-        tl.num_programs(TILES), BLOCK_M, BLOCK_DV, DV
+        tl.num_programs(TILE_AXIS), BLOCK_M, BLOCK_DV, DV
     )  # fmt: skip
     if q_start >= q_len:
         return
     q_first = q_start + (k_len - q_len)
     q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
+    # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + (k_len - q_len)
-    log_decay_base = tl.cast(h, tl.int64) * log_decay_stride_head + k_aligned.to(tl.int64) * log_decay_stride_token
-    log_decay_at_begin_q = load_vector(
-        log_decay_ptr + log_decay_base + 2 * log_decay_stride_part, q_first, log_decay_stride_token, k_len, BLOCK_M
-    ).to(tl.int32, bitcast=True)
-    log_decay_anchor = tl.load(
-        log_decay_ptr + log_decay_base + tl.maximum(q_first, 0).to(tl.int64) * log_decay_stride_token
+    in_log_decay_base = (
+        tl.cast(h, tl.int64) * in_log_decay_stride_head + k_aligned.to(tl.int64) * in_log_decay_stride_token
     )
-    log_decay_q = (
-        load_vector(log_decay_ptr + log_decay_base, q_first, log_decay_stride_token, k_len, BLOCK_M)
-        - log_decay_anchor
+    # [BLOCK_M]
+    in_log_decay_at_begin_q = load_vector(
+        in_log_decay_ptr + in_log_decay_base + 2 * in_log_decay_stride_part,
+        q_first,
+        in_log_decay_stride_token,
+        k_len,
+        BLOCK_M,
+    ).to(tl.int32, bitcast=True)
+    in_log_decay_anchor = tl.load(
+        in_log_decay_ptr + in_log_decay_base + tl.maximum(q_first, 0).to(tl.int64) * in_log_decay_stride_token
+    )
+    # [BLOCK_M]
+    in_log_decay_q = (
+        load_vector(in_log_decay_ptr + in_log_decay_base, q_first, in_log_decay_stride_token, k_len, BLOCK_M)
+        - in_log_decay_anchor
         + load_vector(
-            log_decay_ptr + log_decay_base + log_decay_stride_part, q_first, log_decay_stride_token, k_len, BLOCK_M
+            in_log_decay_ptr + in_log_decay_base + in_log_decay_stride_part,
+            q_first,
+            in_log_decay_stride_token,
+            k_len,
+            BLOCK_M,
         )
     )
 
+    # [BLOCK_M, BLOCK_D]
     q_tile = load_tile(q_desc, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
+    # [BLOCK_M, BLOCK_DV]
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
+    # [BLOCK_M]
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    # [BLOCK_M, 8]
     l = tl.zeros([BLOCK_M, 8], tl.float32)
+    keys = (k_desc, v_desc, k_offset, kv_h, k_len)
+    terms = (
+        scale, q_pos, in_log_decay_base, in_log_decay_at_begin_q, in_log_decay_anchor, in_log_decay_q,
+        in_log_decay_desc, in_log_decay_stride_token, in_log_decay_stride_part
+    )  # fmt: skip
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
-    first, full_first, full_last, last = in_documents(
-        log_decay_ptr + log_decay_base,
-        log_decay_stride_part,
-        log_decay_stride_token,
-        q_first,
-        q_last,
-        0,
-        first,
-        full_first,
-        full_last,
-        last,
-        BLOCK_N,
-    )
+    first, full_first, full_last, last = keep_documents(
+        in_log_decay_ptr + in_log_decay_base, in_log_decay_stride_part, in_log_decay_stride_token, q_first,
+        q_last, 0, first, full_first, full_last, last, BLOCK_N
+    )  # fmt: skip
     if BLOCK_DV <= 128:
         # tiles before `inner` end within the sequence
         inner = tl.minimum(tl.maximum(k_len // BLOCK_N, first), last)
         for i in tl.range(inner, last):
             k_start = i * BLOCK_N
             acc, m, l = attend(
-                acc, m, l, q_tile, k_desc, v_desc, k_offset, kv_h, k_start, k_len, scale, q_pos, log_decay_base,
-                log_decay_at_begin_q, log_decay_anchor, log_decay_q, log_decay_desc, log_decay_stride_token,
-                log_decay_stride_part, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True, tail=True
+                acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True, tail=True
             )  # fmt: skip
         for j in tl.range(first, inner):
             i = first + inner - 1 - j  # from the diagonal back
             k_start = i * BLOCK_N
             mixed = (i < full_first) | (i >= full_last)
             acc, m, l = attend(
-                acc, m, l, q_tile, k_desc, v_desc, k_offset, kv_h, k_start, k_len, scale, q_pos, log_decay_base,
-                log_decay_at_begin_q, log_decay_anchor, log_decay_q, log_decay_desc, log_decay_stride_token,
-                log_decay_stride_part, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed, tail=False
+                acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed, tail=False
             )  # fmt: skip
     else:
         # a branch between products of this width costs more than a loop that mixed tiles have to themselves
@@ -302,85 +419,97 @@ def forward(
         for i in tl.range(0, left + last - full_last):
             k_start = tl.where(i < left, first + i, full_last + i - left) * BLOCK_N
             acc, m, l = attend(
-                acc, m, l, q_tile, k_desc, v_desc, k_offset, kv_h, k_start, k_len, scale, q_pos, log_decay_base,
-                log_decay_at_begin_q, log_decay_anchor, log_decay_q, log_decay_desc, log_decay_stride_token,
-                log_decay_stride_part, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True, tail=True
+                acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True, tail=True
             )  # fmt: skip
         for i in tl.range(full_first, full_last):
             k_start = i * BLOCK_N
             acc, m, l = attend(
-                acc, m, l, q_tile, k_desc, v_desc, k_offset, kv_h, k_start, k_len, scale, q_pos, log_decay_base,
-                log_decay_at_begin_q, log_decay_anchor, log_decay_q, log_decay_desc, log_decay_stride_token,
-                log_decay_stride_part, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=False, tail=False
+                acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=False, tail=False
             )  # fmt: skip
 
-    l = tl.sum(l, 1)
+    l = tl.sum(l, 1)  # [BLOCK_M]
     # rows without keys: 0, and an LSE that makes every weight 0
+    # [BLOCK_M, BLOCK_DV]
     out = acc / tl.where(l == 0, 1.0, l)[:, None]
     store_rows(out_ptr + (q_offset.to(tl.int64) * Hq + h) * DV, Hq * DV, out, q_start, q_len, DV)
+    # [BLOCK_M]
     lse = tl.where(l == 0, float("inf"), m + tl.log2(l))
     tl.store(lse_ptr + tl.cast(h, tl.int64) * q_rows + q_aligned + row, lse, mask=row < q_len)
 
 
 @triton.jit
-def learn_from_queries(
-    dk, dv, log_decay_k_sum, k_tile, v_tile, q_desc, dout_desc, lse_desc, delta_desc, row_base, q_offset, h,
-    q_start, q_len, k_len, scale, k_pos, log_decay_base, log_decay_at_end_k, log_decay_anchor, log_decay_k,
-    log_decay_desc, log_decay_stride_token, log_decay_stride_part, log_decay_k_sum_ptr, BLOCK_M: tl.constexpr,
+def accumulate_dkdv(
+    dk, dv, in_log_decay_k_sum, k_tile, v_tile, q_start, queries, terms, BLOCK_M: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed, tail
 ):  # fmt: skip
-    """Adds what one tile of queries teaches a tile of keys."""
+    """Accumulate dK and dV of a tile of keys over one tile of queries."""
+    q_desc, dout_desc, lse_desc, delta_desc, row_base, q_offset, h, q_len = queries
+    (
+        k_len, scale, k_pos, in_log_decay_base, in_log_decay_at_end_k, in_log_decay_anchor, in_log_decay_k,
+        in_log_decay_desc, in_log_decay_stride_token, in_log_decay_stride_part, in_log_decay_k_sum_ptr
+    ) = terms  # fmt: skip
     q_first = q_start + (k_len - q_len)
+    # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + (k_len - q_len)
+    # [BLOCK_M, BLOCK_D]
     q_tile = load_tile(q_desc, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
+    # [BLOCK_M, BLOCK_DV]
     dout_tile = load_tile(dout_desc, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
     if tail:
         # the next sequence's rows: 0 times a NaN would be NaN
         q_tile = tl.where((row < q_len)[:, None], q_tile, 0.0)
         dout_tile = tl.where((row < q_len)[:, None], dout_tile, 0.0)
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION) * scale  # [BLOCK_N, BLOCK_M]
-    log_decay_q = (
-        load_rows(log_decay_desc, log_decay_base, q_first, log_decay_stride_token, k_len, BLOCK_M)
-        - log_decay_anchor
+    # [BLOCK_M]
+    in_log_decay_q = (
+        load_rows(in_log_decay_desc, in_log_decay_base, q_first, in_log_decay_stride_token, k_len, BLOCK_M)
+        - in_log_decay_anchor
         + load_rows(
-            log_decay_desc, log_decay_base + log_decay_stride_part, q_first, log_decay_stride_token, k_len, BLOCK_M
+            in_log_decay_desc,
+            in_log_decay_base + in_log_decay_stride_part,
+            q_first,
+            in_log_decay_stride_token,
+            k_len,
+            BLOCK_M,
         )
     )
     # log_decay
-    score = score + (log_decay_q[None, :] - log_decay_k[:, None])
+    score = score + (in_log_decay_q[None, :] - in_log_decay_k[:, None])
+    # [BLOCK_M]
     lse = load_rows(lse_desc, row_base, q_start, 1, q_len, BLOCK_M)
     delta = load_rows(delta_desc, row_base, q_start, 1, q_len, BLOCK_M)
-    dp = tl.dot(v_tile, dout_tile.T, input_precision=PRECISION)
-    p = tl.exp2(score * LOG2E - lse[None, :])
+    dp = tl.dot(v_tile, dout_tile.T, input_precision=PRECISION)  # [BLOCK_N, BLOCK_M]
+    p = tl.exp2(score * LOG2E - lse[None, :])  # [BLOCK_N, BLOCK_M]
     if mixed:
         delta = tl.where(row < q_len, delta, 0.0)
         keep = (row < q_len)[None, :]
         keep &= k_pos[:, None] <= q_pos[None, :]  # causal
-        keep &= q_pos[None, :] < log_decay_at_end_k[:, None]  # a document of log_decay
+        keep &= q_pos[None, :] < in_log_decay_at_end_k[:, None]  # a document of log_decay
         p = tl.where(keep, p, 0.0)
     dv = add_product(dv, p.to(dout_tile.dtype), dout_tile, PRECISION)  # [BLOCK_N, BLOCK_DV]
-    ds = p * (dp - delta[None, :])
-    if log_decay_k_sum_ptr is not None:
-        log_decay_k_sum -= tl.sum(ds, 1)
+    ds = p * (dp - delta[None, :])  # [BLOCK_N, BLOCK_M]
+    if in_log_decay_k_sum_ptr is not None:
+        in_log_decay_k_sum -= tl.sum(ds, 1)
     dk = add_product(dk, ds.to(q_tile.dtype), q_tile, PRECISION)  # [BLOCK_N, BLOCK_D]
-    return dk, dv, log_decay_k_sum
+    return dk, dv, in_log_decay_k_sum
 
 
 @triton.jit(
     do_not_specialize=["q_total", "max_seqlen_q", "k_total", "max_seqlen_k", "Hq", "sequences", "q_rows", "k_rows"]
 )
 def backward_dkv(
-    q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, log_decay_desc, dk_ptr, dv_ptr, cu_seqlens_q_ptr,
-    cu_seqlens_k_ptr, scale, log_decay_ptr, log_decay_k_sum_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq,
-    sequences, q_rows, k_rows, log_decay_stride_head, log_decay_stride_token, log_decay_stride_part,
-    GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILES: tl.constexpr
+    q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, in_log_decay_desc, dk_ptr, dv_ptr, cu_seqlens_q_ptr,
+    cu_seqlens_k_ptr, scale, in_log_decay_ptr, in_log_decay_k_sum_ptr, q_total, max_seqlen_q, k_total,
+    max_seqlen_k, Hq, sequences, q_rows, k_rows, in_log_decay_stride_head, in_log_decay_stride_token,
+    in_log_decay_stride_part, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
+    TILE_AXIS: tl.constexpr
 ):  # fmt: skip
-    """The gradients of one tile of keys and values of one head, summed over the query heads that read it."""
-    tile = tl.program_id(TILES)
+    """Store dK and dV of one tile of keys of one head, summed over the query heads that read it."""
+    tile = tl.program_id(TILE_AXIS)
     Hkv = Hq // GROUP
-    b, kv_h = find_head(Hkv, TILES)
+    b, kv_h = batch_and_head(Hkv, TILE_AXIS)
     k_start = tile * BLOCK_N
     q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
     q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
@@ -390,76 +519,85 @@ def backward_dkv(
     k_aligned = (k_offset // 4 + b) * 4
     clear_rows(
         dk_ptr + tl.cast(kv_h, tl.int64) * D, Hkv * D, b, sequences, k_offset, k_len, k_end, k_total, tile,
-        tl.num_programs(TILES), BLOCK_N, BLOCK_D, D
+        tl.num_programs(TILE_AXIS), BLOCK_N, BLOCK_D, D
     )  # fmt: skip
     clear_rows(
-        dv_ptr + tl.cast(kv_h, tl.int64) * DV, Hkv * DV, b, sequences, k_offset, k_len, k_end, k_total,
-        tile, tl.num_programs(TILES), BLOCK_N, BLOCK_DV, DV
+        dv_ptr + tl.cast(kv_h, tl.int64) * DV, Hkv * DV, b, sequences, k_offset, k_len, k_end, k_total, tile,
+        tl.num_programs(TILE_AXIS), BLOCK_N, BLOCK_DV, DV
     )  # fmt: skip
     if k_start >= k_len:
         return
     k_first = k_start
     k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
+    # [BLOCK_N]
     k_pos = k_start + tl.arange(0, BLOCK_N)
 
+    # [BLOCK_N, BLOCK_D]
     k_tile = load_tile(k_desc, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
+    # [BLOCK_N, BLOCK_DV]
     v_tile = load_tile(v_desc, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
+    # [BLOCK_N, BLOCK_D]
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+    # [BLOCK_N, BLOCK_DV]
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
     for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
         row_base = tl.cast(h, tl.int64) * q_rows + q_aligned
-        log_decay_base = tl.cast(h, tl.int64) * log_decay_stride_head + k_aligned.to(tl.int64) * log_decay_stride_token
-        log_decay_at_end_k = load_vector(
-            log_decay_ptr + log_decay_base + 3 * log_decay_stride_part, k_start, log_decay_stride_token, k_len, BLOCK_N
-        ).to(tl.int32, bitcast=True)
-        log_decay_anchor = tl.load(
-            log_decay_ptr + log_decay_base + tl.maximum(k_first, 0).to(tl.int64) * log_decay_stride_token
+        in_log_decay_base = (
+            tl.cast(h, tl.int64) * in_log_decay_stride_head + k_aligned.to(tl.int64) * in_log_decay_stride_token
         )
-        log_decay_k = (
-            load_vector(log_decay_ptr + log_decay_base, k_start, log_decay_stride_token, k_len, BLOCK_N)
-            - log_decay_anchor
+        # [BLOCK_N]
+        in_log_decay_at_end_k = load_vector(
+            in_log_decay_ptr + in_log_decay_base + 3 * in_log_decay_stride_part,
+            k_start,
+            in_log_decay_stride_token,
+            k_len,
+            BLOCK_N,
+        ).to(tl.int32, bitcast=True)
+        in_log_decay_anchor = tl.load(
+            in_log_decay_ptr + in_log_decay_base + tl.maximum(k_first, 0).to(tl.int64) * in_log_decay_stride_token
+        )
+        # [BLOCK_N]
+        in_log_decay_k = (
+            load_vector(in_log_decay_ptr + in_log_decay_base, k_start, in_log_decay_stride_token, k_len, BLOCK_N)
+            - in_log_decay_anchor
             + load_vector(
-                log_decay_ptr + log_decay_base + log_decay_stride_part, k_start, log_decay_stride_token, k_len, BLOCK_N
+                in_log_decay_ptr + in_log_decay_base + in_log_decay_stride_part,
+                k_start,
+                in_log_decay_stride_token,
+                k_len,
+                BLOCK_N,
             )
         )
-        log_decay_k_sum = tl.zeros([BLOCK_N], tl.float32)
+        in_log_decay_k_sum = tl.zeros([BLOCK_N], tl.float32)
+        queries = (q_desc, dout_desc, lse_desc, delta_desc, row_base, q_offset, h, q_len)
+        terms = (
+            k_len, scale, k_pos, in_log_decay_base, in_log_decay_at_end_k, in_log_decay_anchor, in_log_decay_k,
+            in_log_decay_desc, in_log_decay_stride_token, in_log_decay_stride_part, in_log_decay_k_sum_ptr
+        )  # fmt: skip
         first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, BLOCK_M)
-        first, full_first, full_last, last = in_documents(
-            log_decay_ptr + log_decay_base,
-            log_decay_stride_part,
-            log_decay_stride_token,
-            k_first,
-            k_last,
-            k_len - q_len,
-            first,
-            full_first,
-            full_last,
-            last,
-            BLOCK_M,
-        )
+        first, full_first, full_last, last = keep_documents(
+            in_log_decay_ptr + in_log_decay_base, in_log_decay_stride_part, in_log_decay_stride_token, k_first,
+            k_last, k_len - q_len, first, full_first, full_last, last, BLOCK_M
+        )  # fmt: skip
         # tiles before `inner` end within the sequence
         inner = tl.minimum(tl.maximum(q_len // BLOCK_M, first), last)
         for i in tl.range(first, inner):
             q_start = i * BLOCK_M
             mixed = (i < full_first) | (i >= full_last)
-            dk, dv, log_decay_k_sum = learn_from_queries(
-                dk, dv, log_decay_k_sum, k_tile, v_tile, q_desc, dout_desc, lse_desc, delta_desc, row_base,
-                q_offset, h, q_start, q_len, k_len, scale, k_pos, log_decay_base, log_decay_at_end_k,
-                log_decay_anchor, log_decay_k, log_decay_desc, log_decay_stride_token, log_decay_stride_part,
-                log_decay_k_sum_ptr, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed, tail=False
+            dk, dv, in_log_decay_k_sum = accumulate_dkdv(
+                dk, dv, in_log_decay_k_sum, k_tile, v_tile, q_start, queries, terms, BLOCK_M, BLOCK_D, BLOCK_DV,
+                PRECISION, mixed=mixed, tail=False
             )  # fmt: skip
         for i in tl.range(inner, last, num_stages=1):
             q_start = i * BLOCK_M
-            dk, dv, log_decay_k_sum = learn_from_queries(
-                dk, dv, log_decay_k_sum, k_tile, v_tile, q_desc, dout_desc, lse_desc, delta_desc, row_base,
-                q_offset, h, q_start, q_len, k_len, scale, k_pos, log_decay_base, log_decay_at_end_k,
-                log_decay_anchor, log_decay_k, log_decay_desc, log_decay_stride_token, log_decay_stride_part,
-                log_decay_k_sum_ptr, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=True, tail=True
+            dk, dv, in_log_decay_k_sum = accumulate_dkdv(
+                dk, dv, in_log_decay_k_sum, k_tile, v_tile, q_start, queries, terms, BLOCK_M, BLOCK_D, BLOCK_DV,
+                PRECISION, mixed=True, tail=True
             )  # fmt: skip
-        if log_decay_k_sum_ptr is not None:
+        if in_log_decay_k_sum_ptr is not None:
             tl.store(
-                log_decay_k_sum_ptr + tl.cast(h, tl.int64) * k_rows + k_aligned + k_pos,
-                log_decay_k_sum,
+                in_log_decay_k_sum_ptr + tl.cast(h, tl.int64) * k_rows + k_aligned + k_pos,
+                in_log_decay_k_sum,
                 mask=k_pos < k_len,
             )
 
@@ -469,58 +607,70 @@ def backward_dkv(
 
 
 @triton.jit
-def learn_from_keys(
-    dq, log_decay_q_sum, q_tile, dout_tile, lse, delta, k_desc, v_desc, k_offset, kv_h, k_start, k_len, scale,
-    q_pos, log_decay_base, log_decay_at_begin_q, log_decay_anchor, log_decay_q, log_decay_desc,
-    log_decay_stride_token, log_decay_stride_part, log_decay_q_sum_ptr, BLOCK_N: tl.constexpr,
+def accumulate_dq(
+    dq, in_log_decay_q_sum, q_tile, dout_tile, lse, delta, k_start, keys, terms, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed, tail
 ):  # fmt: skip
-    """Adds what one tile of keys teaches a tile of queries."""
+    """Accumulate dQ of a tile of queries over one tile of keys."""
+    k_desc, v_desc, k_offset, kv_h, k_len = keys
+    (
+        scale, q_pos, in_log_decay_base, in_log_decay_at_begin_q, in_log_decay_anchor, in_log_decay_q,
+        in_log_decay_desc, in_log_decay_stride_token, in_log_decay_stride_part, in_log_decay_q_sum_ptr
+    ) = terms  # fmt: skip
+    # [BLOCK_N]
     k_pos = k_start + tl.arange(0, BLOCK_N)
+    # [BLOCK_N, BLOCK_D]
     k_tile = load_tile(k_desc, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
+    # [BLOCK_N, BLOCK_DV]
     v_tile = load_tile(v_desc, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     if tail:
         # the next sequence's rows: 0 times a NaN would be NaN
         k_tile = tl.where((k_pos < k_len)[:, None], k_tile, 0.0)
         v_tile = tl.where((k_pos < k_len)[:, None], v_tile, 0.0)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
-    log_decay_k = (
-        load_rows(log_decay_desc, log_decay_base, k_start, log_decay_stride_token, k_len, BLOCK_N)
-        - log_decay_anchor
+    # [BLOCK_N]
+    in_log_decay_k = (
+        load_rows(in_log_decay_desc, in_log_decay_base, k_start, in_log_decay_stride_token, k_len, BLOCK_N)
+        - in_log_decay_anchor
         + load_rows(
-            log_decay_desc, log_decay_base + log_decay_stride_part, k_start, log_decay_stride_token, k_len, BLOCK_N
+            in_log_decay_desc,
+            in_log_decay_base + in_log_decay_stride_part,
+            k_start,
+            in_log_decay_stride_token,
+            k_len,
+            BLOCK_N,
         )
     )
     # log_decay
-    score = score + (log_decay_q[:, None] - log_decay_k[None, :])
-    dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)
-    p = tl.exp2(score * LOG2E - lse[:, None])
+    score = score + (in_log_decay_q[:, None] - in_log_decay_k[None, :])
+    dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
+    p = tl.exp2(score * LOG2E - lse[:, None])  # [BLOCK_M, BLOCK_N]
     if mixed:
         keep = (k_pos < k_len)[None, :]
         keep &= k_pos[None, :] <= q_pos[:, None]  # causal
-        keep &= log_decay_at_begin_q[:, None] <= k_pos[None, :]  # a document of log_decay
+        keep &= in_log_decay_at_begin_q[:, None] <= k_pos[None, :]  # a document of log_decay
         p = tl.where(keep, p, 0.0)
-    ds = p * (dp - delta[:, None])
-    if log_decay_q_sum_ptr is not None:
-        log_decay_q_sum += tl.sum(ds, 1)
+    ds = p * (dp - delta[:, None])  # [BLOCK_M, BLOCK_N]
+    if in_log_decay_q_sum_ptr is not None:
+        in_log_decay_q_sum += tl.sum(ds, 1)
     dq = add_product(dq, ds.to(k_tile.dtype), k_tile, PRECISION)  # [BLOCK_M, BLOCK_D]
-    return dq, log_decay_q_sum
+    return dq, in_log_decay_q_sum
 
 
 @triton.jit(
     do_not_specialize=["q_total", "max_seqlen_q", "k_total", "max_seqlen_k", "Hq", "sequences", "q_rows", "k_rows"]
 )
 def backward_dq(
-    q_desc, k_desc, v_desc, out_desc, dout_desc, log_decay_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr,
-    cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale, log_decay_ptr, log_decay_q_sum_ptr, q_total, max_seqlen_q, k_total,
-    max_seqlen_k, Hq, sequences, q_rows, k_rows, log_decay_stride_head, log_decay_stride_token,
-    log_decay_stride_part, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILES: tl.constexpr
+    q_desc, k_desc, v_desc, out_desc, dout_desc, in_log_decay_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr,
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale, in_log_decay_ptr, in_log_decay_q_sum_ptr, q_total, max_seqlen_q,
+    k_total, max_seqlen_k, Hq, sequences, q_rows, k_rows, in_log_decay_stride_head, in_log_decay_stride_token,
+    in_log_decay_stride_part, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
-    """The gradient of one tile of queries of one head, and delta, what the softmax takes off every score's gradient."""
+    """Store dQ and delta, rowsum(out * dout) - dlse, of one tile of queries of one head."""
     # late rows tend to see more keys: they start first
-    tile = tl.num_programs(TILES) - 1 - tl.program_id(TILES)
-    b, h = find_head(Hq, TILES)
+    tile = tl.num_programs(TILE_AXIS) - 1 - tl.program_id(TILE_AXIS)
+    b, h = batch_and_head(Hq, TILE_AXIS)
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
     q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
@@ -531,94 +681,105 @@ def backward_dq(
     k_aligned = (k_offset // 4 + b) * 4
     clear_rows(
         dq_ptr + tl.cast(h, tl.int64) * D, Hq * D, b, sequences, q_offset, q_len, q_end, q_total, tile,
-        tl.num_programs(TILES), BLOCK_M, BLOCK_D, D
+        tl.num_programs(TILE_AXIS), BLOCK_M, BLOCK_D, D
     )  # fmt: skip
     if q_start >= q_len:
         return
     q_first = q_start + (k_len - q_len)
     q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
+    # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + (k_len - q_len)
-    log_decay_base = tl.cast(h, tl.int64) * log_decay_stride_head + k_aligned.to(tl.int64) * log_decay_stride_token
-    log_decay_at_begin_q = load_vector(
-        log_decay_ptr + log_decay_base + 2 * log_decay_stride_part, q_first, log_decay_stride_token, k_len, BLOCK_M
-    ).to(tl.int32, bitcast=True)
-    log_decay_anchor = tl.load(
-        log_decay_ptr + log_decay_base + tl.maximum(q_first, 0).to(tl.int64) * log_decay_stride_token
+    in_log_decay_base = (
+        tl.cast(h, tl.int64) * in_log_decay_stride_head + k_aligned.to(tl.int64) * in_log_decay_stride_token
     )
-    log_decay_q = (
-        load_vector(log_decay_ptr + log_decay_base, q_first, log_decay_stride_token, k_len, BLOCK_M)
-        - log_decay_anchor
+    # [BLOCK_M]
+    in_log_decay_at_begin_q = load_vector(
+        in_log_decay_ptr + in_log_decay_base + 2 * in_log_decay_stride_part,
+        q_first,
+        in_log_decay_stride_token,
+        k_len,
+        BLOCK_M,
+    ).to(tl.int32, bitcast=True)
+    in_log_decay_anchor = tl.load(
+        in_log_decay_ptr + in_log_decay_base + tl.maximum(q_first, 0).to(tl.int64) * in_log_decay_stride_token
+    )
+    # [BLOCK_M]
+    in_log_decay_q = (
+        load_vector(in_log_decay_ptr + in_log_decay_base, q_first, in_log_decay_stride_token, k_len, BLOCK_M)
+        - in_log_decay_anchor
         + load_vector(
-            log_decay_ptr + log_decay_base + log_decay_stride_part, q_first, log_decay_stride_token, k_len, BLOCK_M
+            in_log_decay_ptr + in_log_decay_base + in_log_decay_stride_part,
+            q_first,
+            in_log_decay_stride_token,
+            k_len,
+            BLOCK_M,
         )
     )
 
+    # [BLOCK_M, BLOCK_D]
     q_tile = load_tile(q_desc, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
+    # [BLOCK_M, BLOCK_DV]
     dout_tile = load_tile(dout_desc, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
     out_tile = load_tile(out_desc, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
+    # [BLOCK_M]
     delta = tl.sum(out_tile.to(tl.float32) * dout_tile.to(tl.float32), 1)
     row_base = tl.cast(h, tl.int64) * q_rows + q_aligned
     if dlse_ptr is not None:
         # as if every score were taken once more: its weight is the derivative of the LSE
         delta -= tl.load(dlse_ptr + row_base + row, mask=row < q_len, other=0.0) * LOG2E
+    # [BLOCK_M]
     lse = tl.load(lse_ptr + row_base + row, mask=row < q_len, other=0.0)
     tl.store(delta_ptr + row_base + row, delta, mask=row < q_len)
+    # [BLOCK_M, BLOCK_D]
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    log_decay_q_sum = tl.zeros([BLOCK_M], tl.float32)
+    # [BLOCK_M]
+    in_log_decay_q_sum = tl.zeros([BLOCK_M], tl.float32)
+    keys = (k_desc, v_desc, k_offset, kv_h, k_len)
+    terms = (
+        scale, q_pos, in_log_decay_base, in_log_decay_at_begin_q, in_log_decay_anchor, in_log_decay_q,
+        in_log_decay_desc, in_log_decay_stride_token, in_log_decay_stride_part, in_log_decay_q_sum_ptr
+    )  # fmt: skip
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
-    first, full_first, full_last, last = in_documents(
-        log_decay_ptr + log_decay_base,
-        log_decay_stride_part,
-        log_decay_stride_token,
-        q_first,
-        q_last,
-        0,
-        first,
-        full_first,
-        full_last,
-        last,
-        BLOCK_N,
-    )
+    first, full_first, full_last, last = keep_documents(
+        in_log_decay_ptr + in_log_decay_base, in_log_decay_stride_part, in_log_decay_stride_token, q_first,
+        q_last, 0, first, full_first, full_last, last, BLOCK_N
+    )  # fmt: skip
     # tiles before `inner` end within the sequence
     inner = tl.minimum(tl.maximum(k_len // BLOCK_N, first), last)
     for i in tl.range(inner, last):
         k_start = i * BLOCK_N
-        dq, log_decay_q_sum = learn_from_keys(
-            dq, log_decay_q_sum, q_tile, dout_tile, lse, delta, k_desc, v_desc, k_offset, kv_h, k_start, k_len,
-            scale, q_pos, log_decay_base, log_decay_at_begin_q, log_decay_anchor, log_decay_q, log_decay_desc,
-            log_decay_stride_token, log_decay_stride_part, log_decay_q_sum_ptr, BLOCK_N, BLOCK_D, BLOCK_DV,
-            PRECISION, mixed=True, tail=True
+        dq, in_log_decay_q_sum = accumulate_dq(
+            dq, in_log_decay_q_sum, q_tile, dout_tile, lse, delta, k_start, keys, terms, BLOCK_N, BLOCK_D,
+            BLOCK_DV, PRECISION, mixed=True, tail=True
         )  # fmt: skip
     for i in tl.range(first, inner):
         k_start = i * BLOCK_N
         mixed = (i < full_first) | (i >= full_last)
-        dq, log_decay_q_sum = learn_from_keys(
-            dq, log_decay_q_sum, q_tile, dout_tile, lse, delta, k_desc, v_desc, k_offset, kv_h, k_start, k_len,
-            scale, q_pos, log_decay_base, log_decay_at_begin_q, log_decay_anchor, log_decay_q, log_decay_desc,
-            log_decay_stride_token, log_decay_stride_part, log_decay_q_sum_ptr, BLOCK_N, BLOCK_D, BLOCK_DV,
-            PRECISION, mixed=mixed, tail=False
+        dq, in_log_decay_q_sum = accumulate_dq(
+            dq, in_log_decay_q_sum, q_tile, dout_tile, lse, delta, k_start, keys, terms, BLOCK_N, BLOCK_D,
+            BLOCK_DV, PRECISION, mixed=mixed, tail=False
         )  # fmt: skip
 
     first_row = q_offset.to(tl.int64) * Hq + h
     store_rows(dq_ptr + first_row * D, Hq * D, dq * scale, q_start, q_len, D)
-    if log_decay_q_sum_ptr is not None:
+    if in_log_decay_q_sum_ptr is not None:
         tl.store(
-            log_decay_q_sum_ptr + tl.cast(h, tl.int64) * k_rows + k_aligned + q_pos,
-            log_decay_q_sum,
+            in_log_decay_q_sum_ptr + tl.cast(h, tl.int64) * k_rows + k_aligned + q_pos,
+            in_log_decay_q_sum,
             mask=(row < q_len) & (q_pos >= 0),
         )
 
 
 @triton.jit
 def later(a, b):
-    """The greater of two places."""
+    """Maximum of two indices, to be scanned."""
     return tl.maximum(a, b)
 
 
 @triton.jit
 def last_of(x):
-    """The last value of a vector."""
+    """Last element of a vector."""
     return tl.sum(tl.where(tl.arange(0, x.shape[0]) == x.shape[0] - 1, x, 0))
 
 
@@ -627,10 +788,10 @@ def scan(
     x_ptr, sums_ptr, cu_seqlens_ptr, x_stride_head, x_stride_token, rows, total, heads, RESET: tl.constexpr,
     BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Cumulative sums over the tokens of one head of one sequence; what is no more than RESET begins a document.
+    """Store the cumulative sums over the tokens of one head of one sequence; values of RESET or less begin a document.
 
-    Four parts are written one behind the other: sums, what rounding to float32 left of them, where each token's document
-    begins, and where it ends.
+    Four parts are stored one behind the other: the sums as float32, what rounding left of them, and the index at which
+    each token's document begins and the index behind its end, as the bits of int32.
     """
     b, h = tl.program_id(0) // heads, tl.program_id(0) % heads
     offset, past = find_rows(cu_seqlens_ptr, b, rows)
@@ -665,7 +826,7 @@ def scan_back(
     x_ptr, dsums_ptr, dx_ptr, cu_seqlens_ptr, x_stride_head, x_stride_token, rows, total, heads,
     RESET: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """The gradient of what was summed up: of each token the sum over those from it on."""
+    """Store the gradient of the values that were summed: for each token, the sum of dsums from it to the end."""
     b, h = tl.program_id(0) // heads, tl.program_id(0) % heads
     offset, past = find_rows(cu_seqlens_ptr, b, rows)
     count = past - offset

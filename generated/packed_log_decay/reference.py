@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9bf0086be39a47c9
-#   text hash     d9a079607f609a87
+#   content hash  0191988624bda845
+#   text hash     89c4af70ed28d48b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -32,73 +32,70 @@ def reference(
 
     Takes and returns what `attention` does, on any device; computes in float32, or float64 for float64 inputs.
     """
-    with torch.autocast(q.device.type, enabled=False):
-        out, lse = _attention(
-            q,
-            k,
-            v,
-            cu_seqlens=cu_seqlens,
-            max_seqlen=max_seqlen,
-            cu_seqlens_q=cu_seqlens_q,
-            cu_seqlens_k=cu_seqlens_k,
-            max_seqlen_q=max_seqlen_q,
-            max_seqlen_k=max_seqlen_k,
-            log_decay=log_decay,
-            scale=scale,
-        )
-    return (out, lse) if return_lse else out
+    return _reference(
+        q,
+        k,
+        v,
+        cu_seqlens,
+        max_seqlen,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        max_seqlen_q,
+        max_seqlen_k,
+        log_decay,
+        scale,
+        return_lse,
+    )
 
 
-def _attention(
+def _reference(
     q,
     k,
     v,
-    *,
     cu_seqlens,
     max_seqlen,
     cu_seqlens_q,
     cu_seqlens_k,
     max_seqlen_q,
     max_seqlen_k,
-    log_decay,
+    in_log_decay,
     scale,
-    rounds_to=None,
+    return_lse,
 ):
-    """Out and LSE; `rounds_to` is a dtype that operands of products are rounded to, as the kernels round them."""
-    dtype = torch.promote_types(q.dtype, torch.float32)
-    if scale is None:
-        scale = 1 / math.sqrt(q.shape[-1])
-    out_dtype, lse_dtype = q.dtype, dtype
-    q, k, v = (x.to(dtype) for x in (q, k, v))
-    if cu_seqlens is not None:
-        cu_seqlens_q = cu_seqlens_k = cu_seqlens
-        max_seqlen_q = max_seqlen_k = max_seqlen
-    cuts_q, cuts_k = cu_seqlens_q.clamp(0, q.shape[0]).tolist(), cu_seqlens_k.clamp(0, k.shape[0]).tolist()
-    rows, outs, lses = [], [], []
-    for sequence, (q_first, q_end, k_first, k_end) in enumerate(zip(cuts_q, cuts_q[1:], cuts_k, cuts_k[1:])):
-        q_end, k_end = min(max(q_end, q_first), q_first + max_seqlen_q), min(
-            max(k_end, k_first), k_first + max_seqlen_k
-        )
-        out, lse = _attend(
-            q[None, q_first:q_end],
-            k[None, k_first:k_end],
-            v[None, k_first:k_end],
-            log_decay[None, k_first:k_end],
-            scale,
-            rounds_to,
-        )
-        rows.append(torch.arange(q_first, q_end, device=q.device))
-        outs.append(out[0])
-        lses.append(lse[0])
-    # rows that no sequence has
-    out, lse = v.new_zeros(*q.shape[:2], v.shape[2]), v.new_full((q.shape[1], q.shape[0]), -math.inf)
-    if rows:
-        out = out.index_copy(0, torch.cat(rows), torch.cat(outs))
-        lse = lse.index_copy(1, torch.cat(rows), torch.cat(lses, 1))
-    return out.to(out_dtype), lse.to(lse_dtype)
+    """What `reference` does; names from the spec begin with `in_` from here on, as in the kernels."""
+    with torch.autocast(q.device.type, enabled=False):
+        out_dtype, dtype = q.dtype, torch.promote_types(q.dtype, torch.float32)
+        if scale is None:
+            scale = 1 / math.sqrt(q.shape[-1])
+        q, k, v = (x.to(dtype) for x in (q, k, v))
+        if cu_seqlens is not None:
+            cu_seqlens_q = cu_seqlens_k = cu_seqlens
+            max_seqlen_q = max_seqlen_k = max_seqlen
+        cuts_q, cuts_k = cu_seqlens_q.clamp(0, q.shape[0]).tolist(), cu_seqlens_k.clamp(0, k.shape[0]).tolist()
+        rows, outs, lses = [], [], []
+        for sequence, (q_first, q_end, k_first, k_end) in enumerate(zip(cuts_q, cuts_q[1:], cuts_k, cuts_k[1:])):
+            q_end = min(max(q_end, q_first), q_first + max_seqlen_q)
+            k_end = min(max(k_end, k_first), k_first + max_seqlen_k)
+            out, lse = _attend(
+                q[None, q_first:q_end],
+                k[None, k_first:k_end],
+                v[None, k_first:k_end],
+                in_log_decay[None, k_first:k_end],
+                scale,
+            )
+            rows.append(torch.arange(q_first, q_end, device=q.device))
+            outs.append(out[0])
+            lses.append(lse[0])
+        # rows that no sequence has
+        out, lse = v.new_zeros(*q.shape[:2], v.shape[2]), v.new_full((q.shape[1], q.shape[0]), -math.inf)
+        if rows:
+            out = out.index_copy(0, torch.cat(rows), torch.cat(outs))
+            lse = lse.index_copy(1, torch.cat(rows), torch.cat(lses, 1))
+        out, lse = out.to(out_dtype), lse.to(dtype)
+    return (out, lse) if return_lse else out
 
 
-def _attend(q, k, v, log_decay, scale, rounds_to):
+def _attend(q, k, v, in_log_decay, scale):
     """Attention of a batch whose sequences have one length: q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv)."""
     q_len = q.shape[1]
     k_len = k.shape[1]
@@ -111,95 +108,49 @@ def _attend(q, k, v, log_decay, scale, rounds_to):
     if q_len == 0 or k_len == 0:  # no place that a term could speak of
         lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
         return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse
-    log_decay_at_document = (log_decay == -math.inf).cumsum(1)
-    log_decay = _sums(log_decay, 1)
+    in_log_decay_at_document = (in_log_decay == -math.inf).cumsum(1)
+    in_log_decay = _sums(in_log_decay, 1)
 
-    score = _round(torch.einsum("bihd,bjhd->bhij", q, k), rounds_to, backward=True) * scale
+    score = _scores(q, k) * scale
     keep = k_pos <= q_pos  # causal
     keep = keep & (
-        log_decay_at_document[:, k_len - q_len :].permute(0, 2, 1)[:, :, :, None]
-        == log_decay_at_document.permute(0, 2, 1)[:, :, None, :]
+        in_log_decay_at_document[:, k_len - q_len :].permute(0, 2, 1)[:, :, :, None]
+        == in_log_decay_at_document.permute(0, 2, 1)[:, :, None, :]
     )  # a document of log_decay
     score = (
         score
-        + (log_decay[:, k_len - q_len :].permute(0, 2, 1)[:, :, :, None] - log_decay.permute(0, 2, 1)[:, :, None, :])
+        + (
+            in_log_decay[:, k_len - q_len :].permute(0, 2, 1)[:, :, :, None]
+            - in_log_decay.permute(0, 2, 1)[:, :, None, :]
+        )
     ).to(
         dtype
     )  # log_decay
     # what float32 cannot hold in log2 units: kernels take it for hidden
     score = torch.where(score < torch.finfo(torch.float32).min * math.log(2), -math.inf, score)
     score = torch.where(keep, score, -math.inf)
-    if rounds_to is None:
-        weight, lse = _softmax(score)
-        out = torch.einsum("bhij,bjhd->bhid", weight, v)
-    else:
-        out, lse = _Rounded.apply(score, v, rounds_to)
+    out, lse = _weighted(score, v)
     return out.transpose(1, 2), lse
+
+
+def _scores(q, k):
+    """q·k of each query and key, (B, Hq, Tq, Tk)."""
+    return torch.einsum("bihd,bjhd->bhij", q, k)
+
+
+def _weighted(score, v):
+    """The softmax of scores, times v, and its LSE; a row of nothing but -inf gives 0, -inf and gradients of 0."""
+    top = score.detach().amax(-1, keepdim=True)
+    top = torch.where(top == -math.inf, 0.0, top)
+    weight = torch.exp(score - top)
+    total = weight.sum(-1, keepdim=True)
+    visible = total != 0
+    total = torch.where(visible, total, 1.0)
+    lse = torch.where(visible, top + torch.log(total), -math.inf)
+    weight = weight / total
+    return torch.einsum("bhij,bjhd->bhid", weight, v), lse[..., 0]
 
 
 def _sums(x, axis):
     """Cumulative sums in float64; a value of -inf begins a document, and adds nothing."""
     return torch.where(x == -math.inf, 0.0, x.double()).cumsum(axis)
-
-
-def _softmax(score, exp=torch.exp, log=torch.log):
-    """Weights and LSE; a row of nothing but -inf gives 0, -inf and gradients of 0."""
-    top = score.detach().amax(-1, keepdim=True)
-    top = torch.where(top == -math.inf, 0.0, top)
-    weight = exp(score - top)
-    total = weight.sum(-1, keepdim=True)
-    seen = total != 0
-    total = torch.where(seen, total, 1.0)
-    lse = torch.where(seen, top + log(total), -math.inf)
-    return weight / total, lse[..., 0]
-
-
-def _rounded(score, v, dtype):
-    """Softmax and product with v as kernels compute them: in log2 units, with rounded weights."""
-    log2e = 1 / math.log(2)
-    weight, lse = _softmax(score * log2e, torch.exp2, torch.log2)
-    top = weight.amax(-1, keepdim=True)
-    top = torch.where(top == 0, 1.0, top)
-    weight = (weight / top).to(dtype).to(v.dtype)
-    return torch.einsum("bhij,bjhd->bhid", weight, v) * top, lse / log2e
-
-
-class _Rounded(torch.autograd.Function):
-    """The same, with gradients that make rounded weights of the LSE again."""
-
-    @staticmethod
-    def forward(ctx, score, v, dtype):
-        out, lse = _rounded(score, v, dtype)
-        ctx.save_for_backward(score, v, out.to(dtype).to(v.dtype), lse)
-        ctx.dtype = dtype
-        return out, lse
-
-    @staticmethod
-    def backward(ctx, dout, dlse):
-        score, v, out, lse = ctx.saved_tensors
-        lse = torch.where(lse == -math.inf, math.inf, lse)
-        log2e = 1 / math.log(2)
-        weight = torch.exp2(score * log2e - (lse * log2e)[..., None])
-        rounded = weight.to(ctx.dtype).to(v.dtype)
-        dweight = torch.einsum("bhid,bjhd->bhij", dout, v)
-        dv = torch.einsum("bhij,bhid->bjhd", rounded, dout)
-        delta = (out * dout).sum(-1) - dlse
-        return weight * (dweight - delta[..., None]), dv, None
-
-
-class _Round(torch.autograd.Function):
-    """Rounds a value, its gradient or both to a dtype and back."""
-
-    @staticmethod
-    def forward(ctx, x, dtype, forward, backward):
-        ctx.dtype = dtype if backward else x.dtype
-        return x.to(dtype).to(x.dtype) if forward else x.clone()
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad.to(ctx.dtype).to(grad.dtype), None, None, None
-
-
-def _round(x, dtype, *, forward=False, backward=False):
-    """x with its value, its gradient or both rounded to a dtype; x itself where no dtype is given."""
-    return x if dtype is None else _Round.apply(x, dtype, forward, backward)

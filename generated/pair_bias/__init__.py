@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  66f1c195feeab1f1
-#   text hash     871c4b703c17e5b1
+#   content hash  a387183375532dfe
+#   text hash     be996770c3d95077
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

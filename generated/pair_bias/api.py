@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  66f1c195feeab1f1
-#   text hash     347e63c585fd49b8
+#   content hash  a387183375532dfe
+#   text hash     5ce1a250c08348b4
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -35,6 +35,11 @@ def attention(
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)
     """
+    return _attention(q, k, v, bias, scale, return_lse)
+
+
+def _attention(q, k, v, in_bias, scale, return_lse):
+    """What `attention` does; names from the spec begin with `in_` from here on, as in the kernels."""
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = _cast(q), _cast(k), _cast(v)
     _check_operands(q, k, v)
@@ -42,9 +47,9 @@ def attention(
     Tq = q.shape[1]
     Tk = k.shape[1]
     Hq = q.shape[-2]
-    if isinstance(bias, torch.Tensor) and bias.dim() < 4:
-        bias = bias[(None,) * (4 - bias.dim())]
-    _check_tensor("bias", bias, q, FLOATS, (B, Hq, Tq, Tk))
+    if isinstance(in_bias, torch.Tensor) and in_bias.dim() < 4:
+        in_bias = in_bias[(None,) * (4 - in_bias.dim())]
+    _check_tensor("bias", in_bias, q, FLOATS, (B, Hq, Tq, Tk))
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1])
     else:
@@ -52,7 +57,7 @@ def attention(
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 
-    out, lse = launch.attend(q, k, v, bias, scale)
+    out, lse = launch.attend(q, k, v, in_bias, scale)
     return (out, launch.natural(lse)) if return_lse else out
 
 

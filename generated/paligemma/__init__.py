@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e69f191d5334707f
-#   text hash     09f65b39d4ef7399
+#   content hash  6bd5521a1612645b
+#   text hash     89092ab30628a6df
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

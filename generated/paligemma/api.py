@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e69f191d5334707f
-#   text hash     675e320a20c906f3
+#   content hash  6bd5521a1612645b
+#   text hash     98479e196abed1fc
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -43,6 +43,11 @@ def attention(
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)
     """
+    return _attention(q, k, v, cos, sin, positions, prefix_len, scale, return_lse)
+
+
+def _attention(q, k, v, cos, sin, positions, in_prefix_len, scale, return_lse):
+    """What `attention` does; names from the spec begin with `in_` from here on, as in the kernels."""
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = _cast(q), _cast(k), _cast(v)
     _check_operands(q, k, v)
@@ -61,7 +66,7 @@ def attention(
         if Tq > Tk:
             raise ValueError(f"positions: expected no more queries than keys beside it, got {Tq} and {Tk}")
         _check_tensor("positions", positions, q, INTEGERS, (B, Tk))
-    _check_tensor("prefix_len", prefix_len, q, INTEGERS, (B,))
+    _check_tensor("prefix_len", in_prefix_len, q, INTEGERS, (B,))
     if torch.is_grad_enabled() and (cos.requires_grad or sin.requires_grad):
         _refuse_gradients(cos=cos, sin=sin)
     if scale is None:
@@ -73,7 +78,7 @@ def attention(
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 
-    out, lse = launch.attend(q, k, v, cos, sin, positions, prefix_len, scale)
+    out, lse = launch.attend(q, k, v, cos, sin, positions, in_prefix_len, scale)
     return (out, launch.natural(lse)) if return_lse else out
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  81a6b1949db31d0d
-#   text hash     11f5bf1969b1ea96
+#   content hash  ec06f26a1717a7d1
+#   text hash     71099a7941dd6a19
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

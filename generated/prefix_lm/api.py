@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  81a6b1949db31d0d
-#   text hash     8bcadba3fec31bb1
+#   content hash  ec06f26a1717a7d1
+#   text hash     abf59eee3d6fda87
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -37,11 +37,16 @@ def attention(
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)
     """
+    return _attention(q, k, v, prefix_len, scale, return_lse)
+
+
+def _attention(q, k, v, in_prefix_len, scale, return_lse):
+    """What `attention` does; names from the spec begin with `in_` from here on, as in the kernels."""
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = _cast(q), _cast(k), _cast(v)
     _check_operands(q, k, v)
     B = q.shape[0]
-    _check_tensor("prefix_len", prefix_len, q, INTEGERS, (B,))
+    _check_tensor("prefix_len", in_prefix_len, q, INTEGERS, (B,))
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1])
     else:
@@ -51,7 +56,7 @@ def attention(
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 
-    out, lse = launch.attend(q, k, v, prefix_len, scale)
+    out, lse = launch.attend(q, k, v, in_prefix_len, scale)
     return (out, launch.natural(lse)) if return_lse else out
 
 

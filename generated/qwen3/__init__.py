@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d78cc3da258a2640
-#   text hash     5e04b18e2a31614e
+#   content hash  8407ac1b0e9263ed
+#   text hash     b332b66c8ddfd988
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

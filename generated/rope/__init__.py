@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  dbe50b5e63d43e4f
-#   text hash     0cc7763d26cc42ee
+#   content hash  ec5b2dde7bd44612
+#   text hash     70e7cdd635344e90
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  dbe50b5e63d43e4f
-#   text hash     93dea769aaedb25c
+#   content hash  ec5b2dde7bd44612
+#   text hash     16eb4493d594aaa6
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  19be622ea106f566
-#   text hash     10e0b455280df826
+#   content hash  42977585a6767e0a
+#   text hash     6b76509faf9810b1
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  19be622ea106f566
-#   text hash     0707bb0af779cfbd
+#   content hash  42977585a6767e0a
+#   text hash     ce7568329c91330c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  89ac311d8f25ed83
-#   text hash     b3d32be5dac033d6
+#   content hash  22e79072544118d5
+#   text hash     1977568df17bf682
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

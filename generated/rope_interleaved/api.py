@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  89ac311d8f25ed83
-#   text hash     19eae45ea67f5418
+#   content hash  22e79072544118d5
+#   text hash     d94896c59925905d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

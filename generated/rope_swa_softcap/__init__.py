@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8cbd8d121c84b521
-#   text hash     898601f154359a30
+#   content hash  fe1b4320a9fd8cda
+#   text hash     0f2bcc3346cbfc94
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8cbd8d121c84b521
-#   text hash     b5d444a8d9bd1b1b
+#   content hash  fe1b4320a9fd8cda
+#   text hash     2838106e4ba045f5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

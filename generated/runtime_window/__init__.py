@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ea4f3d82b949c69c
-#   text hash     e2f053fb72e78b22
+#   content hash  81b81be2db58799d
+#   text hash     4a20c4d95f67c547
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

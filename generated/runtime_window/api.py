@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ea4f3d82b949c69c
-#   text hash     db3a0a436af0ea60
+#   content hash  81b81be2db58799d
+#   text hash     5cb3bd7999b7d0b3
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -36,10 +36,15 @@ def attention(
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)
     """
+    return _attention(q, k, v, window, scale, return_lse)
+
+
+def _attention(q, k, v, in_window, scale, return_lse):
+    """What `attention` does; names from the spec begin with `in_` from here on, as in the kernels."""
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = _cast(q), _cast(k), _cast(v)
     _check_operands(q, k, v)
-    window = _int("window", window, minimum=1, maximum=268435456)
+    in_window = _int("window", in_window, minimum=1, maximum=268435456)
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1])
     else:
@@ -49,7 +54,7 @@ def attention(
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 
-    out, lse = launch.attend(q, k, v, window, scale)
+    out, lse = launch.attend(q, k, v, in_window, scale)
     return (out, launch.natural(lse)) if return_lse else out
 
 

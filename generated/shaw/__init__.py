@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9b20d2b35c6dda09
-#   text hash     14dca2d6f861dd78
+#   content hash  fb3585f24f918f1f
+#   text hash     8ba96c0111538016
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9b20d2b35c6dda09
-#   text hash     2c59e614904d4c78
+#   content hash  fb3585f24f918f1f
+#   text hash     ed7fc5faf744bd0d
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -35,13 +35,18 @@ def attention(
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)
     """
+    return _attention(q, k, v, distance_score, scale, return_lse)
+
+
+def _attention(q, k, v, in_distance_score, scale, return_lse):
+    """What `attention` does; names from the spec begin with `in_` from here on, as in the kernels."""
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = _cast(q), _cast(k), _cast(v)
     _check_operands(q, k, v)
     B = q.shape[0]
     Tq = q.shape[1]
     Hq = q.shape[-2]
-    _check_tensor("distance_score", distance_score, q, FLOATS, (B, Hq, Tq, 33), (3,))
+    _check_tensor("distance_score", in_distance_score, q, FLOATS, (B, Hq, Tq, 33), (3,))
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1])
     else:
@@ -49,7 +54,7 @@ def attention(
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 
-    out, lse = launch.attend(q, k, v, distance_score, scale)
+    out, lse = launch.attend(q, k, v, in_distance_score, scale)
     return (out, launch.natural(lse)) if return_lse else out
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f1cfa7be43482e06
-#   text hash     cec9ce390d1e17b2
+#   content hash  80ecc5439cfc776a
+#   text hash     94eb69792b5da8e7
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3b811edae1170981
-#   text hash     ad18dab934a5d45a
+#   content hash  cbd51838c8525f83
+#   text hash     2ae1020be331fa72
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3b811edae1170981
-#   text hash     3bc8cfe6433597ad
+#   content hash  cbd51838c8525f83
+#   text hash     5dd9be40d53a7f91
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

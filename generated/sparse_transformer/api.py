@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  49a82813aab6a072
-#   text hash     193e03a5bb64a6e2
+#   content hash  7797e9427f096261
+#   text hash     a5e5b4f385e88d5c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

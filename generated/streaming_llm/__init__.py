@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a6034f145ec77eba
-#   text hash     e7f87391f43b7889
+#   content hash  ad446f59007692ae
+#   text hash     ba65c2b1bac710e1
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e0e337fcee520c39
-#   text hash     a24b0d791a55c7f2
+#   content hash  9e23ff9dcb6ed33d
+#   text hash     36b6a3a281b82659
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

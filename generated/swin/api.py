@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e0e337fcee520c39
-#   text hash     cce2962ddf4305d5
+#   content hash  9e23ff9dcb6ed33d
+#   text hash     bcb6114fdd4b1719
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -35,13 +35,18 @@ def attention(
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)
     """
+    return _attention(q, k, v, offset_bias, scale, return_lse)
+
+
+def _attention(q, k, v, in_offset_bias, scale, return_lse):
+    """What `attention` does; names from the spec begin with `in_` from here on, as in the kernels."""
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = _cast(q), _cast(k), _cast(v)
     _check_operands(q, k, v)
     Hq = q.shape[-2]
     _check_tensor(
         "offset_bias",
-        offset_bias,
+        in_offset_bias,
         q,
         FLOATS,
         (Hq, 13, 13),
@@ -57,7 +62,7 @@ def attention(
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 
-    out, lse = launch.attend(q, k, v, offset_bias, scale)
+    out, lse = launch.attend(q, k, v, in_offset_bias, scale)
     return (out, launch.natural(lse)) if return_lse else out
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f63658a53dcffcda
-#   text hash     c29bf4cdbe086fca
+#   content hash  5cfb5a9cfc714ceb
+#   text hash     e352b6d00daa7c5e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

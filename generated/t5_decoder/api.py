@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f63658a53dcffcda
-#   text hash     2b959dc76f3ae910
+#   content hash  5cfb5a9cfc714ceb
+#   text hash     e38778c97dcc19b0
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -35,11 +35,16 @@ def attention(
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)
     """
+    return _attention(q, k, v, rel_bias, scale, return_lse)
+
+
+def _attention(q, k, v, in_rel_bias, scale, return_lse):
+    """What `attention` does; names from the spec begin with `in_` from here on, as in the kernels."""
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = _cast(q), _cast(k), _cast(v)
     _check_operands(q, k, v)
     Hq = q.shape[-2]
-    _check_tensor("rel_bias", rel_bias, q, FLOATS, (Hq, 32), (1,))
+    _check_tensor("rel_bias", in_rel_bias, q, FLOATS, (Hq, 32), (1,))
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1])
     else:
@@ -47,7 +52,7 @@ def attention(
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 
-    out, lse = launch.attend(q, k, v, rel_bias, scale)
+    out, lse = launch.attend(q, k, v, in_rel_bias, scale)
     return (out, launch.natural(lse)) if return_lse else out
 
 

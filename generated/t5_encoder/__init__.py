@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e4bed1bd1852d569
-#   text hash     81c23f644838cc9e
+#   content hash  499adb98653a4321
+#   text hash     ff02c4f867c7f6be
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

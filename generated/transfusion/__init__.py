@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b5a7f6aa674f0f24
-#   text hash     96214af14c414ae4
+#   content hash  cfbc6e95871e5b23
+#   text hash     2ef6d3d8f45c7dbc
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

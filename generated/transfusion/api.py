@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b5a7f6aa674f0f24
-#   text hash     996a33f2b7889e2d
+#   content hash  cfbc6e95871e5b23
+#   text hash     5c8c03985c5cd16b
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -43,6 +43,11 @@ def attention(
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)
     """
+    return _attention(q, k, v, cos, sin, positions, image, scale, return_lse)
+
+
+def _attention(q, k, v, cos, sin, positions, in_image, scale, return_lse):
+    """What `attention` does; names from the spec begin with `in_` from here on, as in the kernels."""
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = _cast(q), _cast(k), _cast(v)
     _check_operands(q, k, v)
@@ -63,7 +68,7 @@ def attention(
         if Tq > Tk:
             raise ValueError(f"positions: expected no more queries than keys beside it, got {Tq} and {Tk}")
         _check_tensor("positions", positions, q, INTEGERS, (B, Tk))
-    _check_tensor("image", image, q, INTEGERS, (B, Tk), (1,))
+    _check_tensor("image", in_image, q, INTEGERS, (B, Tk), (1,))
     if torch.is_grad_enabled() and (cos.requires_grad or sin.requires_grad):
         _refuse_gradients(cos=cos, sin=sin)
     if scale is None:
@@ -75,7 +80,7 @@ def attention(
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 
-    out, lse = launch.attend(q, k, v, cos, sin, positions, image, scale)
+    out, lse = launch.attend(q, k, v, cos, sin, positions, in_image, scale)
     return (out, launch.natural(lse)) if return_lse else out
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7894795ca5e97a7e
-#   text hash     5266f77be49dc02f
+#   content hash  dc2c8204cffe3197
+#   text hash     1e6a87caaebb5b31
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7894795ca5e97a7e
-#   text hash     5687a120728aa9d9
+#   content hash  dc2c8204cffe3197
+#   text hash     1dcfae1c3e6cd482
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -43,6 +43,11 @@ def attention(
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)
     """
+    return _attention(q, k, v, cos, sin, positions, tree_mask, scale, return_lse)
+
+
+def _attention(q, k, v, cos, sin, positions, in_tree_mask, scale, return_lse):
+    """What `attention` does; names from the spec begin with `in_` from here on, as in the kernels."""
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = _cast(q), _cast(k), _cast(v)
     _check_operands(q, k, v)
@@ -63,7 +68,7 @@ def attention(
         _check_tensor("positions", positions, q, INTEGERS, (B, Tk))
     _check_tensor(
         "tree_mask",
-        tree_mask,
+        in_tree_mask,
         q,
         (torch.bool,),
         (B, Tq, Tq),
@@ -83,7 +88,7 @@ def attention(
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 
-    out, lse = launch.attend(q, k, v, cos, sin, positions, tree_mask, scale)
+    out, lse = launch.attend(q, k, v, cos, sin, positions, in_tree_mask, scale)
     return (out, launch.natural(lse)) if return_lse else out
 
 

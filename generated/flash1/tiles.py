@@ -1,0 +1,38 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/flash1.yaml
+#   content hash  88d19cfd4a932763
+#   text hash     33c364d0a9275130
+#   render with   attnforge render specs/flash1.yaml
+"""The shapes of tiles that kernels are launched with.
+
+By kernel and by head sizes up to the number, (block_m, block_n, warps, stages): queries and keys of a tile, and what
+the compiler is told. The best stands first; those after it need less shared memory, for GPUs without room for it.
+"""
+
+# float16 and bfloat16, by `architecture` of runtime.py
+TILES_16BIT = {
+    "sm_90": {
+        "forward": {
+            64: ((64, 128, 4, 2), (64, 64, 4, 2), (32, 32, 4, 1)),
+            128: ((128, 64, 8, 2), (64, 64, 4, 2), (64, 32, 4, 2), (32, 32, 4, 1)),
+            256: ((64, 64, 8, 2), (64, 32, 8, 2), (32, 32, 4, 1), (32, 16, 4, 1)),
+        },
+    },
+    "sm_80": {
+        "forward": {
+            64: ((128, 64, 4, 3), (128, 64, 4, 2), (64, 64, 4, 2), (32, 32, 4, 1)),
+            128: ((64, 64, 8, 2), (64, 32, 4, 2), (32, 32, 4, 1)),
+            256: ((64, 64, 8, 2), (64, 64, 8, 1), (64, 32, 8, 1), (32, 32, 4, 1), (32, 16, 4, 1)),
+        },
+    },
+}
+
+# float32, on any GPU
+TILES_FP32 = {
+    "forward": {
+        64: ((32, 32, 4, 1),),
+        128: ((32, 64, 8, 1), (32, 32, 4, 1)),
+        256: ((32, 64, 16, 1), (32, 32, 8, 1), (16, 16, 4, 1)),
+    },
+}

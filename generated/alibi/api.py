@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2b12659d7bc29fc9
-#   text hash     a0af9a623ce3734d
+#   content hash  44c166fb55176cbd
+#   text hash     e1c7cef3af9d5b82
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

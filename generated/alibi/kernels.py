@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2b12659d7bc29fc9
-#   text hash     7abe5ebee8b4c53a
+#   content hash  44c166fb55176cbd
+#   text hash     d2b7506b8f572171
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

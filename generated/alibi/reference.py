@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2b12659d7bc29fc9
-#   text hash     3496a2d940da4af6
+#   content hash  44c166fb55176cbd
+#   text hash     84079b22cbc633fc
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

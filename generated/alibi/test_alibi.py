@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2b12659d7bc29fc9
-#   text hash     d7b1126da895fc0c
+#   content hash  44c166fb55176cbd
+#   text hash     e069c25fff8a8e55
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2b12659d7bc29fc9
-#   text hash     c66ef8bf031d88ee
+#   content hash  44c166fb55176cbd
+#   text hash     4b364cbdac5f13ef
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

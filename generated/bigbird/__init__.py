@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  521faa96b29492b6
-#   text hash     ccedb4c6b6af47c3
+#   content hash  b43c7f9a172f3c01
+#   text hash     64d794c54a84d7c7
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  521faa96b29492b6
-#   text hash     e561da4a731d73fa
+#   content hash  b43c7f9a172f3c01
+#   text hash     b2832e0908446354
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  521faa96b29492b6
-#   text hash     04977afe380a94ca
+#   content hash  b43c7f9a172f3c01
+#   text hash     0e8b97f5483ec664
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  521faa96b29492b6
-#   text hash     6c2c2fa4b1fe2647
+#   content hash  b43c7f9a172f3c01
+#   text hash     57a6d9e4b4546e0a
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  521faa96b29492b6
-#   text hash     6e0b545bfe96d8a9
+#   content hash  b43c7f9a172f3c01
+#   text hash     64c716b41a224fdd
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

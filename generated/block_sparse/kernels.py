@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4c7a1c2093b3ffd4
-#   text hash     3a8470d068b123f9
+#   content hash  de193de8765b87f5
+#   text hash     e7d65b7a864cb223
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4c7a1c2093b3ffd4
-#   text hash     5fbec5156cca6e02
+#   content hash  de193de8765b87f5
+#   text hash     d3c9584cded9c5e6
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4c7a1c2093b3ffd4
-#   text hash     f4e207bde2210d0c
+#   content hash  de193de8765b87f5
+#   text hash     b4295e745598c4e9
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4c7a1c2093b3ffd4
-#   text hash     7e4c35e1e78c556e
+#   content hash  de193de8765b87f5
+#   text hash     8fa9e9028999552b
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4c7a1c2093b3ffd4
-#   text hash     45477af16ab31ba8
+#   content hash  de193de8765b87f5
+#   text hash     6fb88b0b20c60f39
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  66d4a27ba98627ad
-#   text hash     9676962a748ff01a
+#   content hash  d9184b1d2a17ba4a
+#   text hash     964bf7b9b3300438
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  66d4a27ba98627ad
-#   text hash     1de07e0b1ae1d89e
+#   content hash  d9184b1d2a17ba4a
+#   text hash     544904b01e52ae47
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

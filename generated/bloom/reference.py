@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  66d4a27ba98627ad
-#   text hash     8bc83e6be6c9fd3e
+#   content hash  d9184b1d2a17ba4a
+#   text hash     b6e8acea1ca6eacc
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  66d4a27ba98627ad
-#   text hash     b03f766e2e621734
+#   content hash  d9184b1d2a17ba4a
+#   text hash     fd2226548de5a493
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  66d4a27ba98627ad
-#   text hash     82f898ae100c1a2c
+#   content hash  d9184b1d2a17ba4a
+#   text hash     6667e0d425f6b978
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

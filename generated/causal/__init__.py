@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  949dfcff9d4a7dad
-#   text hash     1830b279f2eae837
+#   content hash  e26ba19306395b14
+#   text hash     ec949bb691ec3f19
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  949dfcff9d4a7dad
-#   text hash     34f9f371965696f9
+#   content hash  e26ba19306395b14
+#   text hash     a87faf5420ffedd6
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

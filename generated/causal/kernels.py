@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  949dfcff9d4a7dad
-#   text hash     f34c11c25067ceba
+#   content hash  e26ba19306395b14
+#   text hash     9fd271fe0c93b25e
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  949dfcff9d4a7dad
-#   text hash     f0519b21e5a2d653
+#   content hash  e26ba19306395b14
+#   text hash     c682efe40c6a7f67
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

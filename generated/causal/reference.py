@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  949dfcff9d4a7dad
-#   text hash     a0ad2fcd97d5ae2c
+#   content hash  e26ba19306395b14
+#   text hash     5199094df308ea2e
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

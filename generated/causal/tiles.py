@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  949dfcff9d4a7dad
-#   text hash     3d511172ec89ef6d
+#   content hash  e26ba19306395b14
+#   text hash     2cb9429289d9db6b
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a8b311585c7742ec
-#   text hash     3e281bb35c7941fe
+#   content hash  eb269606c7e32ec1
+#   text hash     170c91ba2905371a
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a8b311585c7742ec
-#   text hash     84e67fd158699e72
+#   content hash  eb269606c7e32ec1
+#   text hash     04d153cbc64b8c74
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a8b311585c7742ec
-#   text hash     b2896e9363772197
+#   content hash  eb269606c7e32ec1
+#   text hash     cbac8c733b8e9e89
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

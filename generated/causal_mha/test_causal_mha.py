@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a8b311585c7742ec
-#   text hash     0f92ab54a71b4bca
+#   content hash  eb269606c7e32ec1
+#   text hash     81249a0cdc40a6ce
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

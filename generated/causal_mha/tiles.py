@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a8b311585c7742ec
-#   text hash     ea3d51b7cd48a6ba
+#   content hash  eb269606c7e32ec1
+#   text hash     8765f0b1bd26b23f
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

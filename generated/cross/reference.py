@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e7b499e815d4607c
-#   text hash     b1a6a985b68cae70
+#   content hash  1c1274ba96b4a2d9
+#   text hash     08c13f4ad66dcba5
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e7b499e815d4607c
-#   text hash     db4cc71da1e545e0
+#   content hash  1c1274ba96b4a2d9
+#   text hash     cff7c475bfb1406d
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6fc28817f0467fcf
-#   text hash     8183211a4a35cae4
+#   content hash  8630a0291f95f15f
+#   text hash     09a3bc7193881fa0
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6fc28817f0467fcf
-#   text hash     1773d390a8de56e5
+#   content hash  8630a0291f95f15f
+#   text hash     33ef018a9e49c1e5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6fc28817f0467fcf
-#   text hash     e384898dc2b49069
+#   content hash  8630a0291f95f15f
+#   text hash     73a8e4036702f62f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6fc28817f0467fcf
-#   text hash     df82bd7c2ea2f479
+#   content hash  8630a0291f95f15f
+#   text hash     afa288908fbe5ebe
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

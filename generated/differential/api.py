@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8bde58929803899f
-#   text hash     7e560044066b14e6
+#   content hash  3db00e8d60b4610f
+#   text hash     dcf0cec5ead86bf4
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8bde58929803899f
-#   text hash     8395377353ec3e5b
+#   content hash  3db00e8d60b4610f
+#   text hash     745158b7025dfb4b
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

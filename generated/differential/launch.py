@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8bde58929803899f
-#   text hash     f010f2997e09ca9d
+#   content hash  3db00e8d60b4610f
+#   text hash     51e7c4633abce332
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8bde58929803899f
-#   text hash     dbad12455e3c583e
+#   content hash  3db00e8d60b4610f
+#   text hash     e4171d34ea248829
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

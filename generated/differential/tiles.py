@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8bde58929803899f
-#   text hash     2ddc350b7918d18a
+#   content hash  3db00e8d60b4610f
+#   text hash     e38ad6e6bbe25169
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6d84a3934489d6b6
-#   text hash     cda0475d6079af15
+#   content hash  8186a6c14edf2172
+#   text hash     6a62ccf7a81c70b2
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6d84a3934489d6b6
-#   text hash     c85d5d6363c851f3
+#   content hash  8186a6c14edf2172
+#   text hash     a2973547fdcbb97b
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6d84a3934489d6b6
-#   text hash     e69d03f7ce535920
+#   content hash  8186a6c14edf2172
+#   text hash     5d6ae06329129961
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

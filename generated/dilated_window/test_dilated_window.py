@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6d84a3934489d6b6
-#   text hash     375349f32d3ad1e4
+#   content hash  8186a6c14edf2172
+#   text hash     d09467d91de4cde3
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

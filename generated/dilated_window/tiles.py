@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6d84a3934489d6b6
-#   text hash     b965eebf17676215
+#   content hash  8186a6c14edf2172
+#   text hash     4a41f8015b45afc8
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  88d19cfd4a932763
-#   text hash     bf82d42e7f3aaa39
+#   content hash  019c8d7d00711c97
+#   text hash     69888b840bff961f
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

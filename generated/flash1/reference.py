@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  88d19cfd4a932763
-#   text hash     e6cd95e322eeffe1
+#   content hash  019c8d7d00711c97
+#   text hash     a8486d27841edd7b
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  88d19cfd4a932763
-#   text hash     dad0e7b1c203e384
+#   content hash  019c8d7d00711c97
+#   text hash     7d2e926dd235270c
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  88d19cfd4a932763
-#   text hash     33c364d0a9275130
+#   content hash  019c8d7d00711c97
+#   text hash     a077e1cbbf1c8ef3
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e5e2774d4428ef54
-#   text hash     045c158dd1dcc54c
+#   content hash  9b218246867c221a
+#   text hash     19dc6504a6b32fa7
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

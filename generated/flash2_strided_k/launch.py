@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e5e2774d4428ef54
-#   text hash     1b84e2fc29da8e38
+#   content hash  9b218246867c221a
+#   text hash     6800eb72c6765711
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e5e2774d4428ef54
-#   text hash     efe42b98a5a25037
+#   content hash  9b218246867c221a
+#   text hash     b48ddc1b744f1e25
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

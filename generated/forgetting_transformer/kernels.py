@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  74f5afa672fe4c31
-#   text hash     04c1b1ecc2f54c0b
+#   content hash  44c29af011b1eed9
+#   text hash     48906b09b44a8abf
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

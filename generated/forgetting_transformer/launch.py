@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  74f5afa672fe4c31
-#   text hash     d2226f698b2e62b5
+#   content hash  44c29af011b1eed9
+#   text hash     e09cbc8a8f577cad
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

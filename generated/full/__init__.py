@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  af10da8febf626b0
-#   text hash     43268d825224fab7
+#   content hash  bae6d75945637e95
+#   text hash     c0527fd68bc2b6ba
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  af10da8febf626b0
-#   text hash     7853c7578d209ec2
+#   content hash  bae6d75945637e95
+#   text hash     21238b399adc309d
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  af10da8febf626b0
-#   text hash     5e758ba48b468764
+#   content hash  bae6d75945637e95
+#   text hash     b01973b4db004fb6
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

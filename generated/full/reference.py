@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  af10da8febf626b0
-#   text hash     4cd8519fcb18eba4
+#   content hash  bae6d75945637e95
+#   text hash     2ecfeb844d413a30
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c47b26c51af60612
-#   text hash     3b213796d478e12e
+#   content hash  12c764d18b2f6da1
+#   text hash     97b362492d564b70
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c47b26c51af60612
-#   text hash     077f02149c9179bf
+#   content hash  12c764d18b2f6da1
+#   text hash     3cd5300930c88b00
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

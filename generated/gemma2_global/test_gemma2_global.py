@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c47b26c51af60612
-#   text hash     944b835789c25bbe
+#   content hash  12c764d18b2f6da1
+#   text hash     eefbb3834d2e3a69
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c47b26c51af60612
-#   text hash     72708515358f5eea
+#   content hash  12c764d18b2f6da1
+#   text hash     df59f1f7b9afd106
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

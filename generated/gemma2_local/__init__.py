@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  523dcd898dad27e9
-#   text hash     248c48f16e4139c2
+#   content hash  e7f943a05c5dd652
+#   text hash     db7ac73b68a70436
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  523dcd898dad27e9
-#   text hash     6bc65306c01d370b
+#   content hash  e7f943a05c5dd652
+#   text hash     8ad446d0f8bee67d
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

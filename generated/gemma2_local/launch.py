@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  523dcd898dad27e9
-#   text hash     1bfce622118a6f45
+#   content hash  e7f943a05c5dd652
+#   text hash     4b2ee7658bf0ebc7
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  523dcd898dad27e9
-#   text hash     19069850713ebb42
+#   content hash  e7f943a05c5dd652
+#   text hash     6bec8dd8acb0ce3c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

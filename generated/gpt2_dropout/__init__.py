@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b98dd5b1e3e24030
-#   text hash     d8f4c021b233a7b6
+#   content hash  8d5c93c9b82745b4
+#   text hash     93050484e7d98626
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

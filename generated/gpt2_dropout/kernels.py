@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b98dd5b1e3e24030
-#   text hash     c746a8feb0080b5d
+#   content hash  8d5c93c9b82745b4
+#   text hash     3241bdf945a21b96
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b98dd5b1e3e24030
-#   text hash     b1b3e0d281d52ccd
+#   content hash  8d5c93c9b82745b4
+#   text hash     61b9d376b1aae50f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

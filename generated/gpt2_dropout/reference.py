@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b98dd5b1e3e24030
-#   text hash     896c1f5d3d8934e2
+#   content hash  8d5c93c9b82745b4
+#   text hash     0718f042fc05e6a9
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

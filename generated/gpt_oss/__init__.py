@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8e4c4738f84b3342
-#   text hash     472642a943da50c3
+#   content hash  89154021497074c2
+#   text hash     86607b08a17bee53
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8e4c4738f84b3342
-#   text hash     cfa408c9cfe7869f
+#   content hash  89154021497074c2
+#   text hash     cc542ad7f3973053
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8e4c4738f84b3342
-#   text hash     b3e2fb70d2e4c516
+#   content hash  89154021497074c2
+#   text hash     9e5e1249a21ffb13
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

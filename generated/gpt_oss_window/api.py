@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6e220eb37d02a31f
-#   text hash     1bb3a4464d0f8ae4
+#   content hash  5bffe6ed1d1c54fd
+#   text hash     4aef2cec7ee5b1a3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6e220eb37d02a31f
-#   text hash     253c03d42e39bf05
+#   content hash  5bffe6ed1d1c54fd
+#   text hash     ca8d51dcc4bd7be5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6e220eb37d02a31f
-#   text hash     8adec0ea4396e648
+#   content hash  5bffe6ed1d1c54fd
+#   text hash     27fc0bab4de2956e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8c9518c18533264c
-#   text hash     568df99c8d0a6580
+#   content hash  fea5aa2f9fd3bc59
+#   text hash     4f5bef38370af8db
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

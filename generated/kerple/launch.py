@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8c9518c18533264c
-#   text hash     c41c3a7b8e9e01c6
+#   content hash  fea5aa2f9fd3bc59
+#   text hash     3fe69d438e27a097
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8c9518c18533264c
-#   text hash     056d4f5608a3c4d3
+#   content hash  fea5aa2f9fd3bc59
+#   text hash     ef1ccf8954a0f8b4
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

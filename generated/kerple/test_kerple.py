@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8c9518c18533264c
-#   text hash     52d2bf31d16ce16e
+#   content hash  fea5aa2f9fd3bc59
+#   text hash     8450d45e2f7f9205
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

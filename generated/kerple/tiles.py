@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8c9518c18533264c
-#   text hash     9b81e0f36129efa7
+#   content hash  fea5aa2f9fd3bc59
+#   text hash     99537cccf32827d3
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

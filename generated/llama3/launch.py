@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5ed56e8f10c309cc
-#   text hash     09e1f3108af870e2
+#   content hash  69fe5f40e482035f
+#   text hash     5ded84b72d87de22
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5ed56e8f10c309cc
-#   text hash     d487735bfcffdabd
+#   content hash  69fe5f40e482035f
+#   text hash     0c3088112d72efe4
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

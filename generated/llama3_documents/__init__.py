@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7b00187c066dbda8
-#   text hash     118f6ea55b7a5a38
+#   content hash  75364bc49f4e10c4
+#   text hash     a491aeefb1487906
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

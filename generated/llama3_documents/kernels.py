@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7b00187c066dbda8
-#   text hash     c58a08f07fd760e2
+#   content hash  75364bc49f4e10c4
+#   text hash     fc0d5a8e525c5a81
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

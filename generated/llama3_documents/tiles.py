@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7b00187c066dbda8
-#   text hash     8b83223a0e93e0e1
+#   content hash  75364bc49f4e10c4
+#   text hash     7b466f968084eb12
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8eb4670d33ba8508
-#   text hash     a5d09208358e3d8a
+#   content hash  892d2d862a11796a
+#   text hash     b72edb1d248b5059
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8eb4670d33ba8508
-#   text hash     9cfaba9f251682a5
+#   content hash  892d2d862a11796a
+#   text hash     0e2795bebbfcb984
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8eb4670d33ba8508
-#   text hash     7444418ccb54748e
+#   content hash  892d2d862a11796a
+#   text hash     d4bf7185f7b7243d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8eb4670d33ba8508
-#   text hash     a9762b934a13afa9
+#   content hash  892d2d862a11796a
+#   text hash     f608b0563f8b4287
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

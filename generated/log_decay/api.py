@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  782248181a614d43
-#   text hash     d93d03173d304fa1
+#   content hash  ebe9c068b019ab89
+#   text hash     721eb156ba627639
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  782248181a614d43
-#   text hash     1386e4246516a951
+#   content hash  ebe9c068b019ab89
+#   text hash     26d945d87c7f830f
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  782248181a614d43
-#   text hash     c6a2c26757f07c50
+#   content hash  ebe9c068b019ab89
+#   text hash     9dfe0558063dceee
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

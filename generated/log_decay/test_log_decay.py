@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  782248181a614d43
-#   text hash     7dc258f7ca5c4154
+#   content hash  ebe9c068b019ab89
+#   text hash     97cb38accdc8e445
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  782248181a614d43
-#   text hash     db5090dee6e71bad
+#   content hash  ebe9c068b019ab89
+#   text hash     c9503e9483db80d3
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  138c88b6ede04463
-#   text hash     aa8424db67f3f1a1
+#   content hash  50c4dd9a12f8496b
+#   text hash     f82a8e7e29cdd0b2
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  138c88b6ede04463
-#   text hash     8cfc7dc5dc6b084e
+#   content hash  50c4dd9a12f8496b
+#   text hash     753ed91bfcf771ee
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  138c88b6ede04463
-#   text hash     f64b9c911eb12b53
+#   content hash  50c4dd9a12f8496b
+#   text hash     abb159d181b343ff
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  138c88b6ede04463
-#   text hash     09c5c5998c96144b
+#   content hash  50c4dd9a12f8496b
+#   text hash     071ffc19b79eca6e
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  138c88b6ede04463
-#   text hash     906ba164cdfdf9e9
+#   content hash  50c4dd9a12f8496b
+#   text hash     26329567769b41ef
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

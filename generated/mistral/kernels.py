@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5589b4862b01e036
-#   text hash     3bba78b7585fca7d
+#   content hash  650813865ea67e5f
+#   text hash     693efcef88600494
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

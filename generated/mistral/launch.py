@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5589b4862b01e036
-#   text hash     c6f62d06857ac12f
+#   content hash  650813865ea67e5f
+#   text hash     ba191dc75ab8e69e
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5589b4862b01e036
-#   text hash     a71efba7b8686ae7
+#   content hash  650813865ea67e5f
+#   text hash     6e7ff9e3f54bd900
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5589b4862b01e036
-#   text hash     1148fe4569512856
+#   content hash  650813865ea67e5f
+#   text hash     e90ede4abe87e765
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0681f31c312001c7
-#   text hash     5cb7f972edb2da42
+#   content hash  234565621ca0e11b
+#   text hash     2f929181a1d2613f
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0681f31c312001c7
-#   text hash     1b3a98b8e1cc4f5f
+#   content hash  234565621ca0e11b
+#   text hash     8916c98a4c5f2094
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0681f31c312001c7
-#   text hash     660f26c2499e3acd
+#   content hash  234565621ca0e11b
+#   text hash     0b1c0eec65c52cdf
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0681f31c312001c7
-#   text hash     0f5626b179bd599d
+#   content hash  234565621ca0e11b
+#   text hash     64074e73e6e53bb9
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

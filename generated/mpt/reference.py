@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0681f31c312001c7
-#   text hash     6fa4bc3099da8c2d
+#   content hash  234565621ca0e11b
+#   text hash     0ba0a83124c220b8
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0681f31c312001c7
-#   text hash     6ad55ce89dfc655e
+#   content hash  234565621ca0e11b
+#   text hash     dfdfce49f5a4f8a7
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

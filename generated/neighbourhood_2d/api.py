@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0f8951e15d764cb7
-#   text hash     0741bee76ae59cac
+#   content hash  9c565709f7893fa9
+#   text hash     ba2d6e6164a0cb4e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0f8951e15d764cb7
-#   text hash     845cf4ceaa5c64ad
+#   content hash  9c565709f7893fa9
+#   text hash     df7f541123c52e31
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0f8951e15d764cb7
-#   text hash     6f18fccd4d57b8fe
+#   content hash  9c565709f7893fa9
+#   text hash     042d2862d060cc12
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

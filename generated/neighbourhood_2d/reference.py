@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0f8951e15d764cb7
-#   text hash     508c9c5c7e841c64
+#   content hash  9c565709f7893fa9
+#   text hash     1cbcb09d49c6f268
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

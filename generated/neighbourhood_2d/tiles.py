@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0f8951e15d764cb7
-#   text hash     2763ce60d7e47ef0
+#   content hash  9c565709f7893fa9
+#   text hash     9f2c8c961df15efa
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e652338e8c89579b
-#   text hash     448c7c2d8c93a9e0
+#   content hash  7c53097ae44ddc28
+#   text hash     d3b2e2b0927bef79
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e652338e8c89579b
-#   text hash     e3245d77445d754f
+#   content hash  7c53097ae44ddc28
+#   text hash     fdefa09c5ff1e974
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

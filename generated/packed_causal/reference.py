@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e652338e8c89579b
-#   text hash     c3beef7d480e6af3
+#   content hash  7c53097ae44ddc28
+#   text hash     fff6759cb537e6bf
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

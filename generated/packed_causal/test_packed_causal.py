@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e652338e8c89579b
-#   text hash     ef3cf0e9b8bc9ad8
+#   content hash  7c53097ae44ddc28
+#   text hash     8f99a090f85dce8d
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

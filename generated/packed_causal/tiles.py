@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e652338e8c89579b
-#   text hash     bd0dc5a789ea42f6
+#   content hash  7c53097ae44ddc28
+#   text hash     1bd363dc545e73b7
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

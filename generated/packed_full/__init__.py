@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6e20b83ee40ef79c
-#   text hash     dcb32a450946779a
+#   content hash  ce90e37e55105690
+#   text hash     6bfef84f9f49df66
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

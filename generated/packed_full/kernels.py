@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6e20b83ee40ef79c
-#   text hash     96c790c1be1171fc
+#   content hash  ce90e37e55105690
+#   text hash     be6a854d0c817ce3
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

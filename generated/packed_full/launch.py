@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6e20b83ee40ef79c
-#   text hash     7fcdd53cbd6f7722
+#   content hash  ce90e37e55105690
+#   text hash     5baa7c667922cb4f
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6e20b83ee40ef79c
-#   text hash     96679105efc4cd0a
+#   content hash  ce90e37e55105690
+#   text hash     2a1752b8e16fe57d
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6e20b83ee40ef79c
-#   text hash     ce41f058286b78f4
+#   content hash  ce90e37e55105690
+#   text hash     b24a334fb4a9f12f
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  0191988624bda845
-#   text hash     3c75bd58335f38f9
+#   content hash  6e85f0e5c3cf5285
+#   text hash     1df21bb2d74c9cac
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  0191988624bda845
-#   text hash     8e907b321b2be812
+#   content hash  6e85f0e5c3cf5285
+#   text hash     f02a85fd6a4b5e67
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

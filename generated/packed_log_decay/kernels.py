@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  0191988624bda845
-#   text hash     3d24c07db6c16a27
+#   content hash  6e85f0e5c3cf5285
+#   text hash     1cdb8dc3b88a2518
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

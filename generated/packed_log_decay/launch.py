@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  0191988624bda845
-#   text hash     bcc7041c3e7640a1
+#   content hash  6e85f0e5c3cf5285
+#   text hash     cb036a5f831862a2
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7dc71fe8dbb4f8ce
-#   text hash     03f5a87ce8816e21
+#   content hash  df7656fefa9a812b
+#   text hash     490b0ea14a1fd849
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

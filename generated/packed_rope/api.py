@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7dc71fe8dbb4f8ce
-#   text hash     a5e04904c524c8bd
+#   content hash  df7656fefa9a812b
+#   text hash     832ea3c334fb8256
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

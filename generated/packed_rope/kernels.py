@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7dc71fe8dbb4f8ce
-#   text hash     fc3b8fa3d836bd13
+#   content hash  df7656fefa9a812b
+#   text hash     135fce55bf6bad77
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7dc71fe8dbb4f8ce
-#   text hash     db470dd3f3c0981b
+#   content hash  df7656fefa9a812b
+#   text hash     3810dba6c5871144
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

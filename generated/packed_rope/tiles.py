@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7dc71fe8dbb4f8ce
-#   text hash     f5c62855f442d81d
+#   content hash  df7656fefa9a812b
+#   text hash     77bb2fa98ddfa1fb
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a387183375532dfe
-#   text hash     5ce1a250c08348b4
+#   content hash  5962c1244df1cb9c
+#   text hash     45a1b2d5b8f680d4
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

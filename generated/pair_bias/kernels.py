@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a387183375532dfe
-#   text hash     0de9b09460c0ce24
+#   content hash  5962c1244df1cb9c
+#   text hash     8f89636154f2db0c
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a387183375532dfe
-#   text hash     b0a47a56b40d40d9
+#   content hash  5962c1244df1cb9c
+#   text hash     8ba4f11ab4d39ea0
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

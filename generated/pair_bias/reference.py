@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a387183375532dfe
-#   text hash     6a6a7b7903dabc3e
+#   content hash  5962c1244df1cb9c
+#   text hash     593cd50d953caf49
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a387183375532dfe
-#   text hash     230df39627db8f71
+#   content hash  5962c1244df1cb9c
+#   text hash     43ea934095c41ae4
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

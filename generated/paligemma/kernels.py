@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6bd5521a1612645b
-#   text hash     08ead149ba31b841
+#   content hash  36a71f0406417b34
+#   text hash     31513b81204efc3d
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6bd5521a1612645b
-#   text hash     ff1b9ef948ab1525
+#   content hash  36a71f0406417b34
+#   text hash     4e0b4697be9daf16
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6bd5521a1612645b
-#   text hash     e0bc0c7ae16687a6
+#   content hash  36a71f0406417b34
+#   text hash     5066e63e3c8ce48b
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6bd5521a1612645b
-#   text hash     9a82cc5576197699
+#   content hash  36a71f0406417b34
+#   text hash     a9b90cbcaf987884
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

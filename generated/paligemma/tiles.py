@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6bd5521a1612645b
-#   text hash     644e111937e3102c
+#   content hash  36a71f0406417b34
+#   text hash     c873cede2fd044f3
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ec06f26a1717a7d1
-#   text hash     abf59eee3d6fda87
+#   content hash  61cf0930cc087653
+#   text hash     2437e653e7ee88d0
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ec06f26a1717a7d1
-#   text hash     58a9d81f131ba769
+#   content hash  61cf0930cc087653
+#   text hash     8fdbab41e6c7f865
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

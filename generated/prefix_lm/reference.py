@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ec06f26a1717a7d1
-#   text hash     8f0bd26e3b0837d2
+#   content hash  61cf0930cc087653
+#   text hash     96b70e83d565398e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

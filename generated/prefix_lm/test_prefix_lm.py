@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ec06f26a1717a7d1
-#   text hash     379716cfd31f41b1
+#   content hash  61cf0930cc087653
+#   text hash     a82f33b022daa782
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

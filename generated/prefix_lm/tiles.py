@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ec06f26a1717a7d1
-#   text hash     88fbad9d246a0137
+#   content hash  61cf0930cc087653
+#   text hash     fe2befc361a96e3f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

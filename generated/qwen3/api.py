@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8407ac1b0e9263ed
-#   text hash     100934d0d9946f92
+#   content hash  bb1b3026b2223be5
+#   text hash     a0488e54e5de9b68
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8407ac1b0e9263ed
-#   text hash     8c18c96f0225d834
+#   content hash  bb1b3026b2223be5
+#   text hash     d72a54e993ac0a56
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8407ac1b0e9263ed
-#   text hash     a368a51c564c3553
+#   content hash  bb1b3026b2223be5
+#   text hash     93ced89dbcf29541
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

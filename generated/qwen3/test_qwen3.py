@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8407ac1b0e9263ed
-#   text hash     841a7a71b558d0fb
+#   content hash  bb1b3026b2223be5
+#   text hash     8eb4e17ee52678ac
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

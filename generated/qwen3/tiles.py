@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8407ac1b0e9263ed
-#   text hash     fd6b5afca73e5eba
+#   content hash  bb1b3026b2223be5
+#   text hash     74cd064527f990ac
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

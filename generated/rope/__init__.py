@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ec5b2dde7bd44612
-#   text hash     70e7cdd635344e90
+#   content hash  a3faa78076424152
+#   text hash     952f171ce2ebd97d
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

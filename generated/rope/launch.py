@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ec5b2dde7bd44612
-#   text hash     3fce990af8f08682
+#   content hash  a3faa78076424152
+#   text hash     c04e06c80e1e7c5b
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

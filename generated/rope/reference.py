@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ec5b2dde7bd44612
-#   text hash     5494b4f1a7cea77b
+#   content hash  a3faa78076424152
+#   text hash     ca11a91e30af09f5
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

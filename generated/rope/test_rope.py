@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ec5b2dde7bd44612
-#   text hash     a7c4794f20167dc1
+#   content hash  a3faa78076424152
+#   text hash     197b75a20eed652d
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

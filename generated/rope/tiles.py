@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ec5b2dde7bd44612
-#   text hash     0cb238c8cd605af6
+#   content hash  a3faa78076424152
+#   text hash     bcc7891ac66a3f43
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  42977585a6767e0a
-#   text hash     ce7568329c91330c
+#   content hash  77d1bb299d792298
+#   text hash     359fff1b6ebb525f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  42977585a6767e0a
-#   text hash     a179891a8c48dc1e
+#   content hash  77d1bb299d792298
+#   text hash     3ff08657a550131a
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

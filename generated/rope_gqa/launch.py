@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  42977585a6767e0a
-#   text hash     99ace47578d360d8
+#   content hash  77d1bb299d792298
+#   text hash     cbc666c58deaf7e5
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  42977585a6767e0a
-#   text hash     b39dfa2402708fa9
+#   content hash  77d1bb299d792298
+#   text hash     181c8ec4ffce51c7
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

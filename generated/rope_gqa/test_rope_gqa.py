@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  42977585a6767e0a
-#   text hash     b2b007b8b24bbf90
+#   content hash  77d1bb299d792298
+#   text hash     5a8344b605e3af3b
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  22e79072544118d5
-#   text hash     1977568df17bf682
+#   content hash  ccbc8937b435efcb
+#   text hash     90366975e56e7d30
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

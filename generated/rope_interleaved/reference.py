@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  22e79072544118d5
-#   text hash     ab355aa0ad7ec062
+#   content hash  ccbc8937b435efcb
+#   text hash     5e77b11353e8f99a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

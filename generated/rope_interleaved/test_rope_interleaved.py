@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  22e79072544118d5
-#   text hash     da6afedc6e1c1653
+#   content hash  ccbc8937b435efcb
+#   text hash     e05c882e19e8f061
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

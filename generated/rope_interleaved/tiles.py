@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  22e79072544118d5
-#   text hash     8ae36da0f518bc77
+#   content hash  ccbc8937b435efcb
+#   text hash     0a25718c70b90911
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fe1b4320a9fd8cda
-#   text hash     2838106e4ba045f5
+#   content hash  e3483635fd93a65a
+#   text hash     9c797348ca6cec75
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

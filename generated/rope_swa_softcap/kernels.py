@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fe1b4320a9fd8cda
-#   text hash     efc8ec31502f3666
+#   content hash  e3483635fd93a65a
+#   text hash     6d986132de45660b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fe1b4320a9fd8cda
-#   text hash     388e03cb2b70cab7
+#   content hash  e3483635fd93a65a
+#   text hash     681bfd8eecdab72e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fe1b4320a9fd8cda
-#   text hash     1e31d2ac2a4cd5aa
+#   content hash  e3483635fd93a65a
+#   text hash     ab9d322dc025d129
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fe1b4320a9fd8cda
-#   text hash     ebda7523c55e853f
+#   content hash  e3483635fd93a65a
+#   text hash     e989775345e24f24
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  81b81be2db58799d
-#   text hash     5cb3bd7999b7d0b3
+#   content hash  226346c9b6681c09
+#   text hash     38769bcf896fefd0
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  81b81be2db58799d
-#   text hash     f18cf204742efa7b
+#   content hash  226346c9b6681c09
+#   text hash     19bd77f4d75709aa
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

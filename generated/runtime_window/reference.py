@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  81b81be2db58799d
-#   text hash     fa4e8a68642fde6a
+#   content hash  226346c9b6681c09
+#   text hash     1ebc10b2edb085ac
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  81b81be2db58799d
-#   text hash     84b00cf8ae3a451c
+#   content hash  226346c9b6681c09
+#   text hash     e0c731661ff328cc
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  81b81be2db58799d
-#   text hash     7d13b6361196f24b
+#   content hash  226346c9b6681c09
+#   text hash     49170b365714121f
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  fb3585f24f918f1f
-#   text hash     8ba96c0111538016
+#   content hash  52928ff2d610e2ca
+#   text hash     3245e77443ca2817
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  fb3585f24f918f1f
-#   text hash     0e2c05fcf7a0897b
+#   content hash  52928ff2d610e2ca
+#   text hash     11474950bab40002
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

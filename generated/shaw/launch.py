@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  fb3585f24f918f1f
-#   text hash     f047400262841b36
+#   content hash  52928ff2d610e2ca
+#   text hash     5a1789a9e0db8f5e
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

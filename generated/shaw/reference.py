@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  fb3585f24f918f1f
-#   text hash     cacbbb1c47a4cddb
+#   content hash  52928ff2d610e2ca
+#   text hash     b6229213eb33b315
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  fb3585f24f918f1f
-#   text hash     498832237718c5fc
+#   content hash  52928ff2d610e2ca
+#   text hash     eb80cbb8e69df7fc
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  80ecc5439cfc776a
-#   text hash     3ed7ec6e3694e554
+#   content hash  c688f7ee20a1f1ab
+#   text hash     27f82ba07a1aea80
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

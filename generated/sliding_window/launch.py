@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  80ecc5439cfc776a
-#   text hash     621b28a91b4003b2
+#   content hash  c688f7ee20a1f1ab
+#   text hash     d75f1a53692dac4f
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

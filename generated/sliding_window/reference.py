@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  80ecc5439cfc776a
-#   text hash     fdf6b0f2f9767b8d
+#   content hash  c688f7ee20a1f1ab
+#   text hash     d9e6ba731f1230b8
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  80ecc5439cfc776a
-#   text hash     b0f5aa0d5943c622
+#   content hash  c688f7ee20a1f1ab
+#   text hash     02452e7e1cf0d7cf
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  80ecc5439cfc776a
-#   text hash     bb7ced6b0820a1e1
+#   content hash  c688f7ee20a1f1ab
+#   text hash     2e1908c12884e487
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

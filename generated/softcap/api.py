@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cbd51838c8525f83
-#   text hash     5dd9be40d53a7f91
+#   content hash  0d08510cdb97af1f
+#   text hash     b919fe122b4f1df6
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

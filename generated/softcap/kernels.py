@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cbd51838c8525f83
-#   text hash     e8b7979c262e9afc
+#   content hash  0d08510cdb97af1f
+#   text hash     a5e48280abbfcb01
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cbd51838c8525f83
-#   text hash     cc255a53fe629780
+#   content hash  0d08510cdb97af1f
+#   text hash     88bf5b773afb76e5
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cbd51838c8525f83
-#   text hash     7f584d3d1300cf08
+#   content hash  0d08510cdb97af1f
+#   text hash     afd69d709c07ab6a
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

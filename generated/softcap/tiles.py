@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cbd51838c8525f83
-#   text hash     d6bc34119a6ffd1b
+#   content hash  0d08510cdb97af1f
+#   text hash     bf1469808def10a1
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7797e9427f096261
-#   text hash     9912519bed9b0a9a
+#   content hash  bbcb9b16b850d015
+#   text hash     b0c27eee5f54d2cb
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7797e9427f096261
-#   text hash     a5e5b4f385e88d5c
+#   content hash  bbcb9b16b850d015
+#   text hash     51531890f53870c1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7797e9427f096261
-#   text hash     231e008666e3ecc7
+#   content hash  bbcb9b16b850d015
+#   text hash     9983a6479a5adee9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

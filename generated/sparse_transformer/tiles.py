@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7797e9427f096261
-#   text hash     5ecbd0ed5ea42fa8
+#   content hash  bbcb9b16b850d015
+#   text hash     e5b3bb8588e861c8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

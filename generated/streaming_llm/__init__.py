@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ad446f59007692ae
-#   text hash     ba65c2b1bac710e1
+#   content hash  745167b94fa6aad9
+#   text hash     6f555aa949c916ee
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ad446f59007692ae
-#   text hash     511975eab0bc0fd1
+#   content hash  745167b94fa6aad9
+#   text hash     de836e2fabdd512a
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ad446f59007692ae
-#   text hash     8c1442eeac1b0b65
+#   content hash  745167b94fa6aad9
+#   text hash     05aa38d7d45bda97
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ad446f59007692ae
-#   text hash     d6cd40f8c22aa85c
+#   content hash  745167b94fa6aad9
+#   text hash     d1a77de041359a02
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ad446f59007692ae
-#   text hash     674fac64ad562aec
+#   content hash  745167b94fa6aad9
+#   text hash     bede0f3435e4398c
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

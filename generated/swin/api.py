@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9e23ff9dcb6ed33d
-#   text hash     bcb6114fdd4b1719
+#   content hash  74fd480ec06c007a
+#   text hash     0366bbce9837594a
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

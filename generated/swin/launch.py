@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9e23ff9dcb6ed33d
-#   text hash     5d0caffd3e2858a6
+#   content hash  74fd480ec06c007a
+#   text hash     c057ac5124925c9f
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

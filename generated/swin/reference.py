@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9e23ff9dcb6ed33d
-#   text hash     d5aa89154ab5be1b
+#   content hash  74fd480ec06c007a
+#   text hash     2ca4c3f9529a6002
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

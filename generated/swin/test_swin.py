@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9e23ff9dcb6ed33d
-#   text hash     4d2d0808cc238c05
+#   content hash  74fd480ec06c007a
+#   text hash     78d9db6cfdbe755e
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

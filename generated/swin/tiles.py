@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9e23ff9dcb6ed33d
-#   text hash     50289ddb4b4c33f7
+#   content hash  74fd480ec06c007a
+#   text hash     5ef24098ef0e9733
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5cfb5a9cfc714ceb
-#   text hash     e352b6d00daa7c5e
+#   content hash  e58b43d7754bc644
+#   text hash     a3f4f57db269dc63
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

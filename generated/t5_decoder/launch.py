@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5cfb5a9cfc714ceb
-#   text hash     6a323e6fb57a8ada
+#   content hash  e58b43d7754bc644
+#   text hash     35e2f0b81f9b452b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

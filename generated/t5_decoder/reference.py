@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5cfb5a9cfc714ceb
-#   text hash     d1af89c8e4fb4640
+#   content hash  e58b43d7754bc644
+#   text hash     4955ee69af473d5c
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

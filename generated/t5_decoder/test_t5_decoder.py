@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5cfb5a9cfc714ceb
-#   text hash     6c1b6ce397f6f459
+#   content hash  e58b43d7754bc644
+#   text hash     49d148e3334bbe75
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5cfb5a9cfc714ceb
-#   text hash     39d8b08bd9ef3ffa
+#   content hash  e58b43d7754bc644
+#   text hash     d4a745821fd469ae
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

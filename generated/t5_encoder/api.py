@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  499adb98653a4321
-#   text hash     6a2a62d81a350ea3
+#   content hash  056500ac2659ad47
+#   text hash     ed2713d53afca12f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

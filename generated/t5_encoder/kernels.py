@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  499adb98653a4321
-#   text hash     1294a79abd46da99
+#   content hash  056500ac2659ad47
+#   text hash     147a991a205295da
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  499adb98653a4321
-#   text hash     2f2d67163cadec30
+#   content hash  056500ac2659ad47
+#   text hash     1e138118fb81866b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  499adb98653a4321
-#   text hash     5371bfafc529a29b
+#   content hash  056500ac2659ad47
+#   text hash     443509095aa5dc8e
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

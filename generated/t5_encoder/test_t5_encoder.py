@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  499adb98653a4321
-#   text hash     d52cf1d56cf6429a
+#   content hash  056500ac2659ad47
+#   text hash     fdce7e49b44fc5b6
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  cfbc6e95871e5b23
-#   text hash     2ef6d3d8f45c7dbc
+#   content hash  22c8c856c57e4d2b
+#   text hash     407dd4716296e770
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  cfbc6e95871e5b23
-#   text hash     5c8c03985c5cd16b
+#   content hash  22c8c856c57e4d2b
+#   text hash     2b04023c484b13bf
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  cfbc6e95871e5b23
-#   text hash     3c396fa60f11cc63
+#   content hash  22c8c856c57e4d2b
+#   text hash     a430a4a061131783
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  cfbc6e95871e5b23
-#   text hash     84f204f904638ccf
+#   content hash  22c8c856c57e4d2b
+#   text hash     de4a2bf065e2a20f
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  cfbc6e95871e5b23
-#   text hash     9d3ef20bb267c69e
+#   content hash  22c8c856c57e4d2b
+#   text hash     fab2234b99b3270e
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dc2c8204cffe3197
-#   text hash     778d6045c997ccd3
+#   content hash  5b92f809a0814298
+#   text hash     df9774bc4510ab77
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

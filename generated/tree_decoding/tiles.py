@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dc2c8204cffe3197
-#   text hash     7bbde1198b6fa4be
+#   content hash  5b92f809a0814298
+#   text hash     200cac5a3460988c
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,7 +1,7 @@
 """The functions of the expression language: one record each, which holds all that any part of the program knows of it.
 
 What prints or computes an expression asks the record, so that a new function is a record here and, where Triton or
-JavaScript have none, a helper in templates/macros/helpers.jinja or templates/page/arithmetic.js.jinja.
+JavaScript have none, a helper in templates/portable/expressions.jinja or templates/page/arithmetic.js.jinja.
 """
 
 from __future__ import annotations

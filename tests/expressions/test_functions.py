@@ -92,9 +92,10 @@ def test_its_value_is_one_of_a_tensor(name: str, function: Function) -> None:
 def test_its_text_of_python_numbers_gives_its_value(name: str, function: Function) -> None:
     length = Node("var", (), "k_len", "int")
     text = printers.torch(node(name, *(length, number(3.5))[: function.count or 2]), leaf)
-    assert printers.is_scalar(node(name, length, length)) == (function.python is not None)
+    assert printers.is_scalar(node(name, length, length))
     got = eval(text, {"torch": torch, "math": math, "dtype": torch.float64, "k_len": 5})
-    assert isinstance(got, torch.Tensor) == (function.python is None)
+    # no tensor: torch makes no gradient of one that stands on the CPU beside others on a GPU
+    assert isinstance(got, int | float)
     assert float(got) == pytest.approx(function.value(*(5, 3.5)[: function.count or 2]), **CLOSE)
 
 
@@ -121,7 +122,7 @@ def test_it_is_finite_where_it_says(name: str, function: Function) -> None:
 
 @every
 def test_kernels_and_pages_have_what_it_is_printed_as(name: str, function: Function) -> None:
-    helpers = (TEMPLATES / "macros" / "helpers.jinja").read_text()
+    helpers = (TEMPLATES / "portable" / "expressions.jinja").read_text()
     if function.triton.startswith("tl."):
         assert printers.triton_helpers([node(name)]) == ()
     else:

@@ -22,7 +22,7 @@ from attnforge.expressions.functions import FUNCTIONS
 from attnforge.expressions.tree import Node, Type
 from attnforge.printing import printers
 
-MACROS = Path(__file__).parents[2] / "templates" / "macros"
+MACROS = Path(__file__).parents[2] / "templates" / "portable"
 
 
 def num(value: float | bool) -> Node:
@@ -211,7 +211,8 @@ def rendered_helpers(names: tuple[str, ...]) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(MACROS), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    return str(environment.get_template("helpers.jinja").module.helpers(names))  # type: ignore[attr-defined]
+    macros = environment.get_template("expressions.jinja").module
+    return "\n\n".join(str(getattr(macros, name)()) for name in names)
 
 
 def triton_text(node: Node) -> str:

@@ -218,9 +218,9 @@ def test_what_leaves_int32_is_computed_from_int64(tmp_path: Path) -> None:
     path = written("far", HAND_MADE["far"], tmp_path)
     loaded = spec.load(path, terms=resources.terms_for(path))
     text = render.export(loaded, "flex")
-    assert "q_pos = q_idx.long() + shift" in text and "k_pos = kv_idx.long()" in text and "mark.long()" in text
+    assert "q_pos = q_idx.long() + shift" in text and "k_pos = kv_idx.long()" in text and "in_mark.long()" in text
     printed = render.render(loaded)["reference.py"]
-    assert "mark.long()" in printed and "torch.as_tensor(jump, dtype=torch.long" in printed
+    assert "in_mark.long()" in printed and "torch.as_tensor(in_jump, dtype=torch.long" in printed
 
 
 def written(name: str, document: str, folder: Path) -> Path:

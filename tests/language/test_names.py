@@ -40,7 +40,7 @@ def test_prefixes_differ_where_one_name_goes_on_from_another() -> None:
     }
 
 
-@pytest.mark.parametrize("folder", ["kernels", "host", "macros"])
+@pytest.mark.parametrize("folder", ["portable", "early", "macros"])
 def test_no_name_of_the_templates_has_the_prefix(folder: str) -> None:
     for path in (ROOT / "templates" / folder).glob("*.jinja"):
         assert not re.findall(PREFIX, path.read_text()), path

@@ -93,7 +93,7 @@ def test_nothing_is_rendered_for_a_backward_pass(name: str, which: str, tmp_path
     files = render.render(loaded)
     words = re.compile(r"backward|gradient|autograd|dout|needs_input_grad|\bsign\b|REVERSE|reverse\b", re.IGNORECASE)
     for file in ("kernels.py", "launch.py"):
-        assert not words.findall(files[file]), file
+        assert not words.findall(files[file].replace("There is no backward pass.", "")), file
     trees = {file: ast.parse(text) for file, text in files.items()}
     read = set().union(*map(named, trees.values()))
     # what nothing calls is dead

@@ -56,10 +56,10 @@ def test_the_head_keeps_to_the_width_of_a_line(name: str) -> None:
 def test_the_gradient_of_a_running_sum() -> None:
     sections, names, _ = kernels("packed_log_decay")
     backward = sections["Backward"]
-    assert "d score / d log_decay[k] = -1.0               # log_decay" in backward
-    assert "log_decay_k_sum = sum of ds * (d score / d log_decay[k]) over the queries   # backward_dkv" in backward
-    assert any(line.startswith("dlog_decay[t] = sum of log_decay_q_sum + log_decay_k_sum over") for line in backward)
-    assert {"tail", "log_decay_anchor", "k_aligned"} <= symbols(sections["Symbols"]) & names
+    assert "d score / d in_log_decay[k] = -1.0            # log_decay" in backward
+    assert "in_log_decay_k_sum = sum of ds * (d score / d in_log_decay[k]) over the queries   # backward_dkv" in backward
+    assert any(line.startswith("din_log_decay[t] = sum of in_log_decay_q_sum + in_log_decay_k_sum over") for line in backward)
+    assert {"tail", "in_log_decay_anchor", "k_aligned"} <= symbols(sections["Symbols"]) & names
 
 
 def test_nothing_is_said_of_what_a_variant_lacks() -> None:

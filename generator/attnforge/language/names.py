@@ -16,7 +16,7 @@ CALL = frozenset(
 )
 _MODULES = frozenset(
     """
-    api attnforge checks generated kernels launch math os reference runtime test tests tiles torch triton
+    api attnforge generated kernels launch math os reference test tests torch triton
     """.split()  # noqa: SIM905
 )
 

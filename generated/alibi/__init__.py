@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  44c166fb55176cbd
-#   text hash     498fb95daf386529
+#   content hash  e2949026973ea0d3
+#   text hash     e377fd128e006f9c
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

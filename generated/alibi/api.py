@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  44c166fb55176cbd
-#   text hash     e1c7cef3af9d5b82
+#   content hash  e2949026973ea0d3
+#   text hash     18d27ee8229ea032
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

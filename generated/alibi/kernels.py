@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  44c166fb55176cbd
-#   text hash     d2b7506b8f572171
+#   content hash  e2949026973ea0d3
+#   text hash     1119c64a632ea0de
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  44c166fb55176cbd
-#   text hash     4e7205897ace53e1
+#   content hash  e2949026973ea0d3
+#   text hash     feee4af55fb5a7dd
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  44c166fb55176cbd
-#   text hash     e069c25fff8a8e55
+#   content hash  e2949026973ea0d3
+#   text hash     862ba2aeb902b6c7
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b43c7f9a172f3c01
-#   text hash     64d794c54a84d7c7
+#   content hash  2187171077b98a0e
+#   text hash     d05fae2a68fa698d
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

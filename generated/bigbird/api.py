@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b43c7f9a172f3c01
-#   text hash     fca3009a512bc5e4
+#   content hash  2187171077b98a0e
+#   text hash     f0b4a2e991137809
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b43c7f9a172f3c01
-#   text hash     0e8b97f5483ec664
+#   content hash  2187171077b98a0e
+#   text hash     2fc29e3e68c5c3bd
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

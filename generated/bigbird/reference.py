@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b43c7f9a172f3c01
-#   text hash     57a6d9e4b4546e0a
+#   content hash  2187171077b98a0e
+#   text hash     b1b9df7f485e5fe1
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

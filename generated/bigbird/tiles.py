@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b43c7f9a172f3c01
-#   text hash     981f2ea311071ba7
+#   content hash  2187171077b98a0e
+#   text hash     6613f449a1161354
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  de193de8765b87f5
-#   text hash     77f3233cbcf50966
+#   content hash  c0eabc3f4746b7e0
+#   text hash     a7888f6c40f22040
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  de193de8765b87f5
-#   text hash     d78b3b269b280d80
+#   content hash  c0eabc3f4746b7e0
+#   text hash     6dddd8a4738299f4
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  de193de8765b87f5
-#   text hash     e7d65b7a864cb223
+#   content hash  c0eabc3f4746b7e0
+#   text hash     f7de337e5a34dea1
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  de193de8765b87f5
-#   text hash     d3c9584cded9c5e6
+#   content hash  c0eabc3f4746b7e0
+#   text hash     60e35e6634ab0bae
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

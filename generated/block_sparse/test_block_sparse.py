@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  de193de8765b87f5
-#   text hash     8fa9e9028999552b
+#   content hash  c0eabc3f4746b7e0
+#   text hash     e31b84db4b7aafce
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

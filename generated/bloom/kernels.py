@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d9184b1d2a17ba4a
-#   text hash     964bf7b9b3300438
+#   content hash  42c35593cf5b254c
+#   text hash     dfaf97c570be7947
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

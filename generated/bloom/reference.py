@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d9184b1d2a17ba4a
-#   text hash     b6e8acea1ca6eacc
+#   content hash  42c35593cf5b254c
+#   text hash     2bacaf4c687f4931
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d9184b1d2a17ba4a
-#   text hash     fd2226548de5a493
+#   content hash  42c35593cf5b254c
+#   text hash     44432c5b826ef7a9
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

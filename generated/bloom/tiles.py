@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d9184b1d2a17ba4a
-#   text hash     6667e0d425f6b978
+#   content hash  42c35593cf5b254c
+#   text hash     1f82d3a43eb59723
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e26ba19306395b14
-#   text hash     ec949bb691ec3f19
+#   content hash  969883ac07f71ead
+#   text hash     db552364a437a85e
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

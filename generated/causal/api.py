@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e26ba19306395b14
-#   text hash     a87faf5420ffedd6
+#   content hash  969883ac07f71ead
+#   text hash     ceef50eacbca8a6e
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e26ba19306395b14
-#   text hash     9fd271fe0c93b25e
+#   content hash  969883ac07f71ead
+#   text hash     a311885b2bf177df
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

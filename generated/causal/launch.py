@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e26ba19306395b14
-#   text hash     c682efe40c6a7f67
+#   content hash  969883ac07f71ead
+#   text hash     f973e2ef26a0c658
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

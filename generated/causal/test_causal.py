@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e26ba19306395b14
-#   text hash     b9bb7af32a1e9f17
+#   content hash  969883ac07f71ead
+#   text hash     b68cdf8224d959be
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e26ba19306395b14
-#   text hash     2cb9429289d9db6b
+#   content hash  969883ac07f71ead
+#   text hash     8697a345fe5cdcda
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  eb269606c7e32ec1
-#   text hash     521ea10968578688
+#   content hash  2ca5e623a29370b4
+#   text hash     12cd95b171ed6425
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

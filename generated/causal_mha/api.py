@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  eb269606c7e32ec1
-#   text hash     209b802c8010c51f
+#   content hash  2ca5e623a29370b4
+#   text hash     c59213696ee0d2d5
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

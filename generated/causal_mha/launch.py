@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  eb269606c7e32ec1
-#   text hash     04d153cbc64b8c74
+#   content hash  2ca5e623a29370b4
+#   text hash     e5db37baf113183a
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

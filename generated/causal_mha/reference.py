@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  eb269606c7e32ec1
-#   text hash     cbac8c733b8e9e89
+#   content hash  2ca5e623a29370b4
+#   text hash     b09b7c36c97b41e2
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  eb269606c7e32ec1
-#   text hash     8765f0b1bd26b23f
+#   content hash  2ca5e623a29370b4
+#   text hash     6511f4046ee3f11f
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

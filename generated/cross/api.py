@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1c1274ba96b4a2d9
-#   text hash     c2bb437a982f80ba
+#   content hash  d18fa8bb27ec0a90
+#   text hash     2a7671c912b1fdaa
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1c1274ba96b4a2d9
-#   text hash     6181c2db2ac4cb0d
+#   content hash  d18fa8bb27ec0a90
+#   text hash     8eaedbd060ce37fe
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1c1274ba96b4a2d9
-#   text hash     f29f0021c74a6c8c
+#   content hash  d18fa8bb27ec0a90
+#   text hash     ea96a33daa13a818
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1c1274ba96b4a2d9
-#   text hash     138b71d9a2b92bc7
+#   content hash  d18fa8bb27ec0a90
+#   text hash     b72443b079acb9a6
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

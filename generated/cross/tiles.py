@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1c1274ba96b4a2d9
-#   text hash     cff7c475bfb1406d
+#   content hash  d18fa8bb27ec0a90
+#   text hash     fd0cc7b8935ea9f0
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8630a0291f95f15f
-#   text hash     ab4120df6c79e3ea
+#   content hash  e9a18226411a3b8b
+#   text hash     10878f185f001995
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8630a0291f95f15f
-#   text hash     e682804d9d14f747
+#   content hash  e9a18226411a3b8b
+#   text hash     dc526cfdd3220a79
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

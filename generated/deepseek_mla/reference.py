@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8630a0291f95f15f
-#   text hash     73a8e4036702f62f
+#   content hash  e9a18226411a3b8b
+#   text hash     65ffa5bd7b2bce51
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8630a0291f95f15f
-#   text hash     afa288908fbe5ebe
+#   content hash  e9a18226411a3b8b
+#   text hash     53ac786d2b647252
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

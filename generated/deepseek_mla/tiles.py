@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8630a0291f95f15f
-#   text hash     a6cfdc095331e1f1
+#   content hash  e9a18226411a3b8b
+#   text hash     2b94ed117823ff8e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3db00e8d60b4610f
-#   text hash     dcf0cec5ead86bf4
+#   content hash  94d28a70068e7d12
+#   text hash     e7c8eb81cb0cb9cf
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

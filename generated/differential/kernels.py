@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3db00e8d60b4610f
-#   text hash     745158b7025dfb4b
+#   content hash  94d28a70068e7d12
+#   text hash     e2920c4881e98d3c
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3db00e8d60b4610f
-#   text hash     0e022ad60e2d9c71
+#   content hash  94d28a70068e7d12
+#   text hash     8a70795bebb9ade6
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3db00e8d60b4610f
-#   text hash     e4171d34ea248829
+#   content hash  94d28a70068e7d12
+#   text hash     db595e6e0e8793e8
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

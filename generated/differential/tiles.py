@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3db00e8d60b4610f
-#   text hash     e38ad6e6bbe25169
+#   content hash  94d28a70068e7d12
+#   text hash     b358df873e65dc8e
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8186a6c14edf2172
-#   text hash     6a62ccf7a81c70b2
+#   content hash  3d3dc564e45d77da
+#   text hash     8849257f48d0dd5c
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

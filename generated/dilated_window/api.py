@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8186a6c14edf2172
-#   text hash     1f035c2abeecf749
+#   content hash  3d3dc564e45d77da
+#   text hash     150c6a41faed058d
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8186a6c14edf2172
-#   text hash     88badc21eb30d230
+#   content hash  3d3dc564e45d77da
+#   text hash     326107f461ccb474
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8186a6c14edf2172
-#   text hash     a2973547fdcbb97b
+#   content hash  3d3dc564e45d77da
+#   text hash     9c69fcc7219552bb
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  019c8d7d00711c97
-#   text hash     cce825820f58c744
+#   content hash  78a8da6512085f51
+#   text hash     0d6a3899beadf972
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  019c8d7d00711c97
-#   text hash     a8486d27841edd7b
+#   content hash  78a8da6512085f51
+#   text hash     6817b7d9fe12bb00
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  019c8d7d00711c97
-#   text hash     7d2e926dd235270c
+#   content hash  78a8da6512085f51
+#   text hash     bf9383820a964c79
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

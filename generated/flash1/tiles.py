@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  019c8d7d00711c97
-#   text hash     a077e1cbbf1c8ef3
+#   content hash  78a8da6512085f51
+#   text hash     06020546a69ed600
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

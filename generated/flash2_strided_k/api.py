@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9b218246867c221a
-#   text hash     19dc6504a6b32fa7
+#   content hash  d145f64ba251ec77
+#   text hash     90f3b78d3a64ce6c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

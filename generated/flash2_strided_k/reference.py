@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9b218246867c221a
-#   text hash     9e9d19117f1ac924
+#   content hash  d145f64ba251ec77
+#   text hash     e400f676176515d7
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

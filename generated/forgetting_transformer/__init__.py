@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  44c29af011b1eed9
-#   text hash     617ff1ff84354c5f
+#   content hash  67407e89319a82c6
+#   text hash     b1ae2ff750775a3f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  44c29af011b1eed9
-#   text hash     83ecd4c3e81c24aa
+#   content hash  67407e89319a82c6
+#   text hash     372c085651cf5ec3
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

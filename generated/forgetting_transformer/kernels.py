@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  44c29af011b1eed9
-#   text hash     48906b09b44a8abf
+#   content hash  67407e89319a82c6
+#   text hash     c6a8b9fba09c00c8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  44c29af011b1eed9
-#   text hash     be756e81ecd3c395
+#   content hash  67407e89319a82c6
+#   text hash     c1fdc99c055949bc
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  44c29af011b1eed9
-#   text hash     0c21af290e2e9268
+#   content hash  67407e89319a82c6
+#   text hash     7cf20c63115d7022
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bae6d75945637e95
-#   text hash     c0527fd68bc2b6ba
+#   content hash  a8ded2d66b5da346
+#   text hash     5a26263cdcd66d1b
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bae6d75945637e95
-#   text hash     daba40b56806a79f
+#   content hash  a8ded2d66b5da346
+#   text hash     f4ca8bbe61345831
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bae6d75945637e95
-#   text hash     21238b399adc309d
+#   content hash  a8ded2d66b5da346
+#   text hash     a3117b026f8ac59d
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

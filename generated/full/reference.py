@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bae6d75945637e95
-#   text hash     2ecfeb844d413a30
+#   content hash  a8ded2d66b5da346
+#   text hash     dec42224c73a16fd
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bae6d75945637e95
-#   text hash     3bb0ef8d12f9a0e9
+#   content hash  a8ded2d66b5da346
+#   text hash     3fc5cbadc28a693b
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  12c764d18b2f6da1
-#   text hash     003bec25efc92514
+#   content hash  34b9b596dd974606
+#   text hash     a379e961057916a4
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  12c764d18b2f6da1
-#   text hash     662c8e64a447364e
+#   content hash  34b9b596dd974606
+#   text hash     3eedadb095b07c71
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  12c764d18b2f6da1
-#   text hash     eefbb3834d2e3a69
+#   content hash  34b9b596dd974606
+#   text hash     339c6d89bc66e35c
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

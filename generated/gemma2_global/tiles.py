@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  12c764d18b2f6da1
-#   text hash     df59f1f7b9afd106
+#   content hash  34b9b596dd974606
+#   text hash     b9a0b1890113fbc1
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e7f943a05c5dd652
-#   text hash     db7ac73b68a70436
+#   content hash  477a5d153b556899
+#   text hash     93f4d9caac33300d
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e7f943a05c5dd652
-#   text hash     4b2ee7658bf0ebc7
+#   content hash  477a5d153b556899
+#   text hash     17ca18f29554fd71
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

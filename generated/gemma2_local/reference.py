@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e7f943a05c5dd652
-#   text hash     6bec8dd8acb0ce3c
+#   content hash  477a5d153b556899
+#   text hash     839d72f536a8239b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e7f943a05c5dd652
-#   text hash     8bd7671947d60ed4
+#   content hash  477a5d153b556899
+#   text hash     30840b2a56d7a248
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

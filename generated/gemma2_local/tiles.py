@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e7f943a05c5dd652
-#   text hash     0272a4c84c73484b
+#   content hash  477a5d153b556899
+#   text hash     7853767b4c96a02b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

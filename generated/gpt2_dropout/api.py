@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8d5c93c9b82745b4
-#   text hash     97efc257735d8c85
+#   content hash  53fe97151852a6fc
+#   text hash     0bef80d9a0ea5678
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8d5c93c9b82745b4
-#   text hash     3241bdf945a21b96
+#   content hash  53fe97151852a6fc
+#   text hash     a732e5e4e9a87559
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8d5c93c9b82745b4
-#   text hash     61b9d376b1aae50f
+#   content hash  53fe97151852a6fc
+#   text hash     06527c45520f2419
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8d5c93c9b82745b4
-#   text hash     0718f042fc05e6a9
+#   content hash  53fe97151852a6fc
+#   text hash     82f29cd455be9f3d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8d5c93c9b82745b4
-#   text hash     005ad3e58a04f477
+#   content hash  53fe97151852a6fc
+#   text hash     22bbf06c74b9ec98
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  89154021497074c2
-#   text hash     cc542ad7f3973053
+#   content hash  3df75cb4932bfbf2
+#   text hash     e45ab8f509ddd69f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  89154021497074c2
-#   text hash     285abe46291b8095
+#   content hash  3df75cb4932bfbf2
+#   text hash     178e7ed5d6c0ba50
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

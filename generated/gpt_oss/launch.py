@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  89154021497074c2
-#   text hash     76f5e0ad266d0cef
+#   content hash  3df75cb4932bfbf2
+#   text hash     0aaed81f31fdfba8
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  5bffe6ed1d1c54fd
-#   text hash     aae3c1ac3a1ce14f
+#   content hash  1fbcb8199cbdb102
+#   text hash     aa3cbc20559a7ec2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

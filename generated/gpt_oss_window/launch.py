@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  5bffe6ed1d1c54fd
-#   text hash     ca8d51dcc4bd7be5
+#   content hash  1fbcb8199cbdb102
+#   text hash     0fc45d1c290642ef
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  5bffe6ed1d1c54fd
-#   text hash     27fc0bab4de2956e
+#   content hash  1fbcb8199cbdb102
+#   text hash     bc17ceef7fb3ac84
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

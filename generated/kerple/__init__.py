@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  fea5aa2f9fd3bc59
-#   text hash     dac02336441429aa
+#   content hash  013ef0eed0344785
+#   text hash     8ef0f0a3580d0551
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  fea5aa2f9fd3bc59
-#   text hash     a9d54e239948b399
+#   content hash  013ef0eed0344785
+#   text hash     61a96a1d16833e52
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  fea5aa2f9fd3bc59
-#   text hash     4f5bef38370af8db
+#   content hash  013ef0eed0344785
+#   text hash     03bd04210c19ad92
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

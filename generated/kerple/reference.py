@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  fea5aa2f9fd3bc59
-#   text hash     ef1ccf8954a0f8b4
+#   content hash  013ef0eed0344785
+#   text hash     7600ae981c3ca7a5
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  fea5aa2f9fd3bc59
-#   text hash     99537cccf32827d3
+#   content hash  013ef0eed0344785
+#   text hash     f80b70a1b41df078
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  69fe5f40e482035f
-#   text hash     40ff2b49ea1418b5
+#   content hash  eb730c04da2d53cc
+#   text hash     688477b633ce66e1
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  69fe5f40e482035f
-#   text hash     9b08e1c3aed0a9e5
+#   content hash  eb730c04da2d53cc
+#   text hash     964f2617606f01d3
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  69fe5f40e482035f
-#   text hash     5ded84b72d87de22
+#   content hash  eb730c04da2d53cc
+#   text hash     1138fbf09da2badb
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  69fe5f40e482035f
-#   text hash     8fc9fe746338e58c
+#   content hash  eb730c04da2d53cc
+#   text hash     f54e3e15517f48a9
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

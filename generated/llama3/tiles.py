@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  69fe5f40e482035f
-#   text hash     0c3088112d72efe4
+#   content hash  eb730c04da2d53cc
+#   text hash     f85ee1c09bfe21bf
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

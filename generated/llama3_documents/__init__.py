@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  75364bc49f4e10c4
-#   text hash     a491aeefb1487906
+#   content hash  d0fa503bf5fe89d6
+#   text hash     7952515f4afb2da2
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  75364bc49f4e10c4
-#   text hash     fd6a990e09624006
+#   content hash  d0fa503bf5fe89d6
+#   text hash     a2549e8ad48f58ce
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

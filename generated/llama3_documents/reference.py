@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  75364bc49f4e10c4
-#   text hash     0984e0afd7c2c37c
+#   content hash  d0fa503bf5fe89d6
+#   text hash     e2ac3ddc5c297381
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  75364bc49f4e10c4
-#   text hash     7b466f968084eb12
+#   content hash  d0fa503bf5fe89d6
+#   text hash     e1a5973b4f436768
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  892d2d862a11796a
-#   text hash     de24240e62b8f17f
+#   content hash  bbbefa1d7f2ae858
+#   text hash     1f4ac8c59f610f9b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  892d2d862a11796a
-#   text hash     0e2795bebbfcb984
+#   content hash  bbbefa1d7f2ae858
+#   text hash     1f728a3cefbc2cc7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  892d2d862a11796a
-#   text hash     4e8c94f481ffa3c3
+#   content hash  bbbefa1d7f2ae858
+#   text hash     81671045cc0d0477
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  892d2d862a11796a
-#   text hash     d4bf7185f7b7243d
+#   content hash  bbbefa1d7f2ae858
+#   text hash     7501f35f3d861d20
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  892d2d862a11796a
-#   text hash     7db1b3ca841549b8
+#   content hash  bbbefa1d7f2ae858
+#   text hash     c1cb82267d2b39e4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

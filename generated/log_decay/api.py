@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ebe9c068b019ab89
-#   text hash     721eb156ba627639
+#   content hash  03cfa2e5ca537845
+#   text hash     092407e4e830cb0f
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

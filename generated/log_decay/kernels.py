@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ebe9c068b019ab89
-#   text hash     26d945d87c7f830f
+#   content hash  03cfa2e5ca537845
+#   text hash     7505ccccd9419edc
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

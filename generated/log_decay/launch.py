@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ebe9c068b019ab89
-#   text hash     9dfe0558063dceee
+#   content hash  03cfa2e5ca537845
+#   text hash     3c5c016c130cd160
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ebe9c068b019ab89
-#   text hash     c9503e9483db80d3
+#   content hash  03cfa2e5ca537845
+#   text hash     0e1cdb79c8f327e4
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

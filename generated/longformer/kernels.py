@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  50c4dd9a12f8496b
-#   text hash     753ed91bfcf771ee
+#   content hash  852e15c3a91b6a01
+#   text hash     d9c182ceb7037330
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  50c4dd9a12f8496b
-#   text hash     abb159d181b343ff
+#   content hash  852e15c3a91b6a01
+#   text hash     3b63c4cceafdf03f
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

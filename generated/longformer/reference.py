@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  50c4dd9a12f8496b
-#   text hash     79de21f4a40f2968
+#   content hash  852e15c3a91b6a01
+#   text hash     6364759fd1c4ae5f
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  650813865ea67e5f
-#   text hash     6e7ff9e3f54bd900
+#   content hash  2ca3283d733c72e6
+#   text hash     d723fb121e6bd797
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

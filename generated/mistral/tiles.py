@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  650813865ea67e5f
-#   text hash     e90ede4abe87e765
+#   content hash  2ca3283d733c72e6
+#   text hash     55d159023f0d3353
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

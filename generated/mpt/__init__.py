@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  234565621ca0e11b
-#   text hash     2f929181a1d2613f
+#   content hash  572cdd726a91b3e0
+#   text hash     f7a15447fbc6dab9
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  234565621ca0e11b
-#   text hash     0b1c0eec65c52cdf
+#   content hash  572cdd726a91b3e0
+#   text hash     55b26222fb3c1b1e
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  234565621ca0e11b
-#   text hash     64074e73e6e53bb9
+#   content hash  572cdd726a91b3e0
+#   text hash     1ec4836a1d5b3651
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

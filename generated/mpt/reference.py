@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  234565621ca0e11b
-#   text hash     0ba0a83124c220b8
+#   content hash  572cdd726a91b3e0
+#   text hash     d7c8921f523e6147
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  234565621ca0e11b
-#   text hash     dfdfce49f5a4f8a7
+#   content hash  572cdd726a91b3e0
+#   text hash     8340fa9d2c39dbc7
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9c565709f7893fa9
-#   text hash     ba2d6e6164a0cb4e
+#   content hash  a3b00702cc8d1617
+#   text hash     484b464c6ecccce1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9c565709f7893fa9
-#   text hash     df7f541123c52e31
+#   content hash  a3b00702cc8d1617
+#   text hash     23b3f2d98a08cf9d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9c565709f7893fa9
-#   text hash     042d2862d060cc12
+#   content hash  a3b00702cc8d1617
+#   text hash     86d1892dc1c4a681
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9c565709f7893fa9
-#   text hash     9f2c8c961df15efa
+#   content hash  a3b00702cc8d1617
+#   text hash     7fcd2140c52ee375
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

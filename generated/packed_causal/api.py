@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7c53097ae44ddc28
-#   text hash     c8ec75e1dfc4b17b
+#   content hash  196d2285c9827094
+#   text hash     d8d6c28c966eb48c
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7c53097ae44ddc28
-#   text hash     fdefa09c5ff1e974
+#   content hash  196d2285c9827094
+#   text hash     384c65ca862b5a19
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7c53097ae44ddc28
-#   text hash     7d0d81e9f4db42f3
+#   content hash  196d2285c9827094
+#   text hash     99a44d79151fee8f
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

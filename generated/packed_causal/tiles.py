@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7c53097ae44ddc28
-#   text hash     1bd363dc545e73b7
+#   content hash  196d2285c9827094
+#   text hash     9a31b56904c39ec5
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ce90e37e55105690
-#   text hash     2a1752b8e16fe57d
+#   content hash  b34e28838dc401c7
+#   text hash     b80647cc2c22845f
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ce90e37e55105690
-#   text hash     c8b7108827f785b7
+#   content hash  b34e28838dc401c7
+#   text hash     c357e16c168305a3
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

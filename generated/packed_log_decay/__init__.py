@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6e85f0e5c3cf5285
-#   text hash     1df21bb2d74c9cac
+#   content hash  c41689ea4bd603f8
+#   text hash     8c422fcb3ad5bb6b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6e85f0e5c3cf5285
-#   text hash     f02a85fd6a4b5e67
+#   content hash  c41689ea4bd603f8
+#   text hash     2850c377523599ed
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

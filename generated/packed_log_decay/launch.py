@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6e85f0e5c3cf5285
-#   text hash     cb036a5f831862a2
+#   content hash  c41689ea4bd603f8
+#   text hash     3bf420f659618ce5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6e85f0e5c3cf5285
-#   text hash     d73f10e171fc64c3
+#   content hash  c41689ea4bd603f8
+#   text hash     2f6e9230a81e09b3
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

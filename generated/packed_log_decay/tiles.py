@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6e85f0e5c3cf5285
-#   text hash     785fb8b02b0b22b4
+#   content hash  c41689ea4bd603f8
+#   text hash     17927d23e5052377
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  df7656fefa9a812b
-#   text hash     135fce55bf6bad77
+#   content hash  5198152d120bda65
+#   text hash     aa221f6689b9e516
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

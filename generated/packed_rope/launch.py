@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  df7656fefa9a812b
-#   text hash     3810dba6c5871144
+#   content hash  5198152d120bda65
+#   text hash     cccf34ef7e70a93e
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  df7656fefa9a812b
-#   text hash     080a77be2e30ea28
+#   content hash  5198152d120bda65
+#   text hash     819a63167b386804
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

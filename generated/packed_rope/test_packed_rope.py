@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  df7656fefa9a812b
-#   text hash     d48c4a1008cef4e7
+#   content hash  5198152d120bda65
+#   text hash     9838f125e05865e7
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

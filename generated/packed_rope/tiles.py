@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  df7656fefa9a812b
-#   text hash     77bb2fa98ddfa1fb
+#   content hash  5198152d120bda65
+#   text hash     e60b798bef39cdf3
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5962c1244df1cb9c
-#   text hash     8f89636154f2db0c
+#   content hash  0e67a59d10c0c14a
+#   text hash     3775405cf140efa1
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5962c1244df1cb9c
-#   text hash     8ba4f11ab4d39ea0
+#   content hash  0e67a59d10c0c14a
+#   text hash     299e6f65463adc28
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  36a71f0406417b34
-#   text hash     31513b81204efc3d
+#   content hash  8f40fac83506ced5
+#   text hash     05171bef44f09a1c
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

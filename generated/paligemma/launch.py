@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  36a71f0406417b34
-#   text hash     4e0b4697be9daf16
+#   content hash  8f40fac83506ced5
+#   text hash     5d453ee8c5572d43
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

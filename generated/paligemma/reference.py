@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  36a71f0406417b34
-#   text hash     5066e63e3c8ce48b
+#   content hash  8f40fac83506ced5
+#   text hash     28b8df9a7e3e0f31
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

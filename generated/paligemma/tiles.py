@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  36a71f0406417b34
-#   text hash     c873cede2fd044f3
+#   content hash  8f40fac83506ced5
+#   text hash     fbbb092983d00482
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  61cf0930cc087653
-#   text hash     513e5d5fdd4318e3
+#   content hash  676a47f89da7eecb
+#   text hash     d1ba25c16ab70b74
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

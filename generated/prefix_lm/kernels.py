@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  61cf0930cc087653
-#   text hash     c148c8ea860fc843
+#   content hash  676a47f89da7eecb
+#   text hash     a9018f8c6bf50dde
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

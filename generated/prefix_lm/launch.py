@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  61cf0930cc087653
-#   text hash     8fdbab41e6c7f865
+#   content hash  676a47f89da7eecb
+#   text hash     630a38d420de91b9
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

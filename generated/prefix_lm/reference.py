@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  61cf0930cc087653
-#   text hash     96b70e83d565398e
+#   content hash  676a47f89da7eecb
+#   text hash     21ba83bcc79251f7
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

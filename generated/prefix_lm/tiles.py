@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  61cf0930cc087653
-#   text hash     fe2befc361a96e3f
+#   content hash  676a47f89da7eecb
+#   text hash     63e733e0de7366cf
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

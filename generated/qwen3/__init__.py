@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  bb1b3026b2223be5
-#   text hash     7bd5eb13bef08a1d
+#   content hash  f308432b42024b8d
+#   text hash     f58da2f6320dc223
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

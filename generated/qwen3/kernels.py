@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  bb1b3026b2223be5
-#   text hash     d72a54e993ac0a56
+#   content hash  f308432b42024b8d
+#   text hash     c40290a353567f88
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

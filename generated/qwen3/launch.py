@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  bb1b3026b2223be5
-#   text hash     93ced89dbcf29541
+#   content hash  f308432b42024b8d
+#   text hash     4fc3d0063b421d2b
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  bb1b3026b2223be5
-#   text hash     872313130ae06783
+#   content hash  f308432b42024b8d
+#   text hash     5ea6f0cd62848902
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  bb1b3026b2223be5
-#   text hash     74cd064527f990ac
+#   content hash  f308432b42024b8d
+#   text hash     5daa5a9193987f4c
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

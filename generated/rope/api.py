@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a3faa78076424152
-#   text hash     86e90d26e624cb1a
+#   content hash  7d4f63d723c9a625
+#   text hash     cd116cf4ba87f8bf
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

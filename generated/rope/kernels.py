@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a3faa78076424152
-#   text hash     2f993a3bb207e1a2
+#   content hash  7d4f63d723c9a625
+#   text hash     30cdde6b20e17584
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

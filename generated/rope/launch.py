@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a3faa78076424152
-#   text hash     c04e06c80e1e7c5b
+#   content hash  7d4f63d723c9a625
+#   text hash     b8be4f0e2cace84f
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

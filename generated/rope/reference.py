@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a3faa78076424152
-#   text hash     ca11a91e30af09f5
+#   content hash  7d4f63d723c9a625
+#   text hash     1fb5a9617341fc40
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

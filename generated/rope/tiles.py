@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a3faa78076424152
-#   text hash     bcc7891ac66a3f43
+#   content hash  7d4f63d723c9a625
+#   text hash     0a80727347386801
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

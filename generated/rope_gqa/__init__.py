@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  77d1bb299d792298
-#   text hash     b79864c8765cefdc
+#   content hash  2ff8e88defed6c85
+#   text hash     f1940264db846537
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

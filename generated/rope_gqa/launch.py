@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  77d1bb299d792298
-#   text hash     cbc666c58deaf7e5
+#   content hash  2ff8e88defed6c85
+#   text hash     b3dfd5fbf78e024f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  77d1bb299d792298
-#   text hash     181c8ec4ffce51c7
+#   content hash  2ff8e88defed6c85
+#   text hash     fc652f3756dd38ba
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

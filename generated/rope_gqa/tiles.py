@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  77d1bb299d792298
-#   text hash     edf00156e9c653de
+#   content hash  2ff8e88defed6c85
+#   text hash     e3ccaf5c950eed57
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ccbc8937b435efcb
-#   text hash     c1c95e81233352f3
+#   content hash  4f60f1207ffab467
+#   text hash     4cbfc72bfb0420fd
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

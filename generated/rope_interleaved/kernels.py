@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ccbc8937b435efcb
-#   text hash     1c4c22110214c0c0
+#   content hash  4f60f1207ffab467
+#   text hash     2228d71fdfebdc02
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ccbc8937b435efcb
-#   text hash     e7f34fb10e9cd4b9
+#   content hash  4f60f1207ffab467
+#   text hash     7c60817d3939d304
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

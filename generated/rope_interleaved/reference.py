@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ccbc8937b435efcb
-#   text hash     5e77b11353e8f99a
+#   content hash  4f60f1207ffab467
+#   text hash     aa40774af54f2677
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

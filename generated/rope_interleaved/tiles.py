@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ccbc8937b435efcb
-#   text hash     0a25718c70b90911
+#   content hash  4f60f1207ffab467
+#   text hash     e2e3c931404db65c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e3483635fd93a65a
-#   text hash     e78778387ea5dee3
+#   content hash  0ee29caed2dfc4b5
+#   text hash     a216f9beb62a2a17
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

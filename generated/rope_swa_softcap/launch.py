@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e3483635fd93a65a
-#   text hash     6d29869b467e1a31
+#   content hash  0ee29caed2dfc4b5
+#   text hash     d6fb46bff31143f9
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

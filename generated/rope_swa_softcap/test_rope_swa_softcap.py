@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e3483635fd93a65a
-#   text hash     ab9d322dc025d129
+#   content hash  0ee29caed2dfc4b5
+#   text hash     ef9e4d83cbc79bea
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

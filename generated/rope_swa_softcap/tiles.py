@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e3483635fd93a65a
-#   text hash     e989775345e24f24
+#   content hash  0ee29caed2dfc4b5
+#   text hash     f25dbff754badf00
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

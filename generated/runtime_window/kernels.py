@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  226346c9b6681c09
-#   text hash     f74adb99e3b51ca6
+#   content hash  538563fc2dcf75c4
+#   text hash     0755d464ff344627
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  226346c9b6681c09
-#   text hash     19bd77f4d75709aa
+#   content hash  538563fc2dcf75c4
+#   text hash     f55fcf0c452ccd20
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  226346c9b6681c09
-#   text hash     1ebc10b2edb085ac
+#   content hash  538563fc2dcf75c4
+#   text hash     54c343742e7ab81e
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  226346c9b6681c09
-#   text hash     49170b365714121f
+#   content hash  538563fc2dcf75c4
+#   text hash     0d7acd4a1be8dade
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  52928ff2d610e2ca
-#   text hash     934ebbff33066bed
+#   content hash  8cb7adca52a46872
+#   text hash     0d1579ad1589afc9
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

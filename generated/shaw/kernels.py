@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  52928ff2d610e2ca
-#   text hash     11474950bab40002
+#   content hash  8cb7adca52a46872
+#   text hash     326469c583a59b9a
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

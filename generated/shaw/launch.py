@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  52928ff2d610e2ca
-#   text hash     5a1789a9e0db8f5e
+#   content hash  8cb7adca52a46872
+#   text hash     a52b3fe8e209f3d5
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  52928ff2d610e2ca
-#   text hash     e46a76161eace9e4
+#   content hash  8cb7adca52a46872
+#   text hash     1848e40f7bdd63cc
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  52928ff2d610e2ca
-#   text hash     eb80cbb8e69df7fc
+#   content hash  8cb7adca52a46872
+#   text hash     9a6f3ce6900c0a14
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

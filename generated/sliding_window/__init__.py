@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c688f7ee20a1f1ab
-#   text hash     e99a7088981cd07c
+#   content hash  9b8b5f839d641b81
+#   text hash     dad8986073148452
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

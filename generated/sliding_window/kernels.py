@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c688f7ee20a1f1ab
-#   text hash     4fb2aba0e65c23cc
+#   content hash  9b8b5f839d641b81
+#   text hash     b0f068ab43363c78
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

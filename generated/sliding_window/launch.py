@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c688f7ee20a1f1ab
-#   text hash     d75f1a53692dac4f
+#   content hash  9b8b5f839d641b81
+#   text hash     8fee92f1b6129445
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

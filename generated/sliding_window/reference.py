@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c688f7ee20a1f1ab
-#   text hash     d9e6ba731f1230b8
+#   content hash  9b8b5f839d641b81
+#   text hash     5d90a8ee6ee8644e
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c688f7ee20a1f1ab
-#   text hash     02452e7e1cf0d7cf
+#   content hash  9b8b5f839d641b81
+#   text hash     5383872a464d273e
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0d08510cdb97af1f
-#   text hash     7531bc47726d57d2
+#   content hash  e1ffb6bd51113218
+#   text hash     2b533c21939689a1
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

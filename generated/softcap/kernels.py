@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0d08510cdb97af1f
-#   text hash     a5e48280abbfcb01
+#   content hash  e1ffb6bd51113218
+#   text hash     1ec43237cf61ee22
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

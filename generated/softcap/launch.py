@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0d08510cdb97af1f
-#   text hash     a0c9cb58c6fa12d3
+#   content hash  e1ffb6bd51113218
+#   text hash     9599fab237c74497
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0d08510cdb97af1f
-#   text hash     afd69d709c07ab6a
+#   content hash  e1ffb6bd51113218
+#   text hash     c7ae747243c55ceb
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0d08510cdb97af1f
-#   text hash     bf1469808def10a1
+#   content hash  e1ffb6bd51113218
+#   text hash     e097ec561464ec3f
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  bbcb9b16b850d015
-#   text hash     283feb9ae3b34366
+#   content hash  ad4cb45fe26c019d
+#   text hash     e073cf24ca2a4119
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  bbcb9b16b850d015
-#   text hash     97f4b7907057757a
+#   content hash  ad4cb45fe26c019d
+#   text hash     8c89beb06f04193a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

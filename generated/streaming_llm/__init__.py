@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  745167b94fa6aad9
-#   text hash     6f555aa949c916ee
+#   content hash  fa666f9dfcb6fae0
+#   text hash     bc504886d2df438e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

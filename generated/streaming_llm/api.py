@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  745167b94fa6aad9
-#   text hash     f6109df1c50fa06b
+#   content hash  fa666f9dfcb6fae0
+#   text hash     10d35869fece6c99
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

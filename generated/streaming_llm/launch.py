@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  745167b94fa6aad9
-#   text hash     de836e2fabdd512a
+#   content hash  fa666f9dfcb6fae0
+#   text hash     9172e8a6716ef1c5
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

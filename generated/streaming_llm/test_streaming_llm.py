@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  745167b94fa6aad9
-#   text hash     d1a77de041359a02
+#   content hash  fa666f9dfcb6fae0
+#   text hash     df2386305d82c78e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

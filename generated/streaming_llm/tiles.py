@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  745167b94fa6aad9
-#   text hash     bede0f3435e4398c
+#   content hash  fa666f9dfcb6fae0
+#   text hash     24de39eaf5ab8c71
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

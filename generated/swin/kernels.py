@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  74fd480ec06c007a
-#   text hash     057a5a4bf9799362
+#   content hash  8be2f31cd5526790
+#   text hash     73061e99e9d9a014
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  74fd480ec06c007a
-#   text hash     5ef24098ef0e9733
+#   content hash  8be2f31cd5526790
+#   text hash     64ccf59a1d735f69
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

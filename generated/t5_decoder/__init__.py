@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e58b43d7754bc644
-#   text hash     a3f4f57db269dc63
+#   content hash  3f38e9f9c4162739
+#   text hash     0bb2e864508cf1ba
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e58b43d7754bc644
-#   text hash     366d74b08c74ad59
+#   content hash  3f38e9f9c4162739
+#   text hash     9ac5b0a17ce7684a
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e58b43d7754bc644
-#   text hash     54f9c98db9c9f72d
+#   content hash  3f38e9f9c4162739
+#   text hash     165ba3bf414ab8db
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

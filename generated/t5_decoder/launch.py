@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e58b43d7754bc644
-#   text hash     35e2f0b81f9b452b
+#   content hash  3f38e9f9c4162739
+#   text hash     3bdbfdec19925b32
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

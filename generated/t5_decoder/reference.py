@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e58b43d7754bc644
-#   text hash     4955ee69af473d5c
+#   content hash  3f38e9f9c4162739
+#   text hash     4891ee708748daef
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  056500ac2659ad47
-#   text hash     3cea117c01b4c945
+#   content hash  0a6f5f630ccd2013
+#   text hash     7cabc10be5e2b7c6
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  056500ac2659ad47
-#   text hash     ed2713d53afca12f
+#   content hash  0a6f5f630ccd2013
+#   text hash     f653b9951f38108a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

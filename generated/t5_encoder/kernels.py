@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  056500ac2659ad47
-#   text hash     147a991a205295da
+#   content hash  0a6f5f630ccd2013
+#   text hash     c4119a89b6176c4a
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

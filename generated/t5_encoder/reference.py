@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  056500ac2659ad47
-#   text hash     443509095aa5dc8e
+#   content hash  0a6f5f630ccd2013
+#   text hash     fec64fdee815bb02
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

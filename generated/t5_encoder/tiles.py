@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  056500ac2659ad47
-#   text hash     9f8570d50c891eb4
+#   content hash  0a6f5f630ccd2013
+#   text hash     fc64b99c5d5e43ad
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

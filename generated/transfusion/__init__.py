@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  22c8c856c57e4d2b
-#   text hash     407dd4716296e770
+#   content hash  80d365dd8fa00d63
+#   text hash     bf22693b7ace2127
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

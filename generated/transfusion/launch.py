@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  22c8c856c57e4d2b
-#   text hash     23fcff8636a184ad
+#   content hash  80d365dd8fa00d63
+#   text hash     e627b1b903802d2a
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

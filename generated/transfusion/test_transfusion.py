@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  22c8c856c57e4d2b
-#   text hash     de4a2bf065e2a20f
+#   content hash  80d365dd8fa00d63
+#   text hash     e57863a062529945
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

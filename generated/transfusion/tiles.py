@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  22c8c856c57e4d2b
-#   text hash     fab2234b99b3270e
+#   content hash  80d365dd8fa00d63
+#   text hash     d9881832bb4fbc46
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5b92f809a0814298
-#   text hash     a44b0aecd2819c29
+#   content hash  39e38fbd3e58af23
+#   text hash     ca343cddb257efb9
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5b92f809a0814298
-#   text hash     a8d8392b5e66b2d0
+#   content hash  39e38fbd3e58af23
+#   text hash     56b2a12792f50cd9
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5b92f809a0814298
-#   text hash     df9774bc4510ab77
+#   content hash  39e38fbd3e58af23
+#   text hash     2904695dd89a729b
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

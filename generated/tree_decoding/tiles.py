@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5b92f809a0814298
-#   text hash     200cac5a3460988c
+#   content hash  39e38fbd3e58af23
+#   text hash     a2e8df7a74eb0674
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -112,8 +112,8 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "dropped weights not made up for": ("gpt2_dropout", "[:, None] * rescale", "[:, None]"),
     "a gradient through dropped weights": ("gpt2_dropout", "dp * rescale, 0.0)", "dp * rescale, dp)"),
     "other weights dropped in the backward pass": (
-        "gpt2_dropout", "kept(seed, drop_below, b, h, row, k_start, k_tile.shape[0]).T",
-        "kept(seed + 1, drop_below, b, h, row, k_start, k_tile.shape[0]).T"
+        "gpt2_dropout", "kept(seed, drop_below, b, h, row, k_start, k_pos.shape[0]).T",
+        "kept(seed + 1, drop_below, b, h, row, k_start, k_pos.shape[0]).T"
     ),
     "an entry beside the right one": ("t5_encoder", "return tl.maximum(tl.minimum(place, count - 1), 0)",
                                       "return tl.maximum(tl.minimum(place + 1, count - 1), 0)"),

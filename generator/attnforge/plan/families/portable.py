@@ -66,7 +66,7 @@ def forward(p: SharedParameters, keys: Keys) -> Kernel:
         {
             "step_loads": (
                 *step.unpacked,
-                *programs.rows(a, "k")[2:],
+                *needed(programs.rows(a, "k"), {"k_pos"}),
                 Statement("k_tile", keys.tile, shape=keys.shape),
             ),
             "scored": (*loads, *view.score),
@@ -254,7 +254,7 @@ def _dq(p: SharedParameters) -> Kernel:
         {
             "step_loads": (
                 *step.unpacked,
-                *programs.rows(a, "k")[2:],
+                *needed(programs.rows(a, "k"), {"k_pos"}),
                 *_tile(p, "k", "k", "BLOCK_D"),
                 *_tile(p, "v", "k", "BLOCK_DV"),
             ),
@@ -315,6 +315,7 @@ def _pair(p: SharedParameters, leaf: Leaf) -> Pair:
         ends = (("first, _, _, _", "0"), ("_, _, _, last", str(len(keys.ends) - 1)))
         visited = tuple(Statement(target, keys.call(span)) for target, span in ends)
     keep: tuple[Block, ...] = ()
+    scores = "[BLOCK_M, BLOCK_N]"
     if view.keep:
         keep = (
             Statement("keep", "(row < q_len)[:, None] & (k_pos < k_len)[None, :]"),
@@ -329,20 +330,20 @@ def _pair(p: SharedParameters, leaf: Leaf) -> Pair:
         Statement(
             "score",
             f"tl.dot(q_tile, k_tile.T, input_precision=PRECISION){a.scaling}",
-            label="[BLOCK_M, BLOCK_N]",
+            label=scores,
         ),
         *view.loads("step"),
         *view.inward,
         Statement("row_base", p.storage.head_rows),
-        Statement("lse", "tl.load(lse_ptr + row_base + row, mask=row < q_len, other=0.0)"),
-        Statement("p", f"tl.exp2(score * {a.scale_log2} - lse[:, None])"),
+        Statement("lse", "tl.load(lse_ptr + row_base + row, mask=row < q_len, other=0.0)", shape="[BLOCK_M]"),
+        Statement("p", f"tl.exp2(score * {a.scale_log2} - lse[:, None])", label=scores),
         *keep,
         *_tile(p, "dout", "q", "BLOCK_DV"),
         *_tile(p, "v", "k", "BLOCK_DV"),
-        Statement("dp", "tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)"),
+        Statement("dp", "tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)", label=scores),
         *softmax.passed_back(view),
-        Statement("delta", "tl.load(delta_ptr + row_base + row, mask=row < q_len, other=0.0)"),
-        Statement("ds", "p * (dp - delta[:, None])"),
+        Statement("delta", "tl.load(delta_ptr + row_base + row, mask=row < q_len, other=0.0)", shape="[BLOCK_M]"),
+        Statement("ds", "p * (dp - delta[:, None])", label=scores),
         *view.outward,
     )
     if p.spec.masks:
@@ -367,7 +368,9 @@ def _pair(p: SharedParameters, leaf: Leaf) -> Pair:
         "portable/backward_pairs.jinja",
         f"({batch} * {heads}, {p.tiles('q')}, {p.tiles('k')})",
         blocks={
-            "opened": needed((*programs.rows(a, "q")[:2], programs.rows(a, "q")[3], *a.scaled), reads(inner)),
+            "opened": needed(
+                (*programs.rows(a, "q"), *programs.rows(a, "k"), *a.scaled), {"row", "k_pos"} | reads(inner)
+            ),
             "visit": (Loop("i", "0", "batches * heads", inner),),
         },
         texts={"input": given.keyword, "sum": total.name},

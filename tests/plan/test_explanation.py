@@ -59,7 +59,7 @@ def test_the_gradient_of_a_running_sum() -> None:
     assert "d score / d in_log_decay[k] = -1.0            # log_decay" in backward
     slope = "(d score / d in_log_decay[k])"
     assert f"in_log_decay_k_sum = sum of ds * {slope} over the queries   # backward_dkv" in backward
-    total = "din_log_decay[t] = sum of in_log_decay_q_sum + in_log_decay_k_sum over"
+    total = "din_log_decay[t] = 0 if t begins a document, else sum of in_log_decay_q_sum + in_log_decay_k_sum"
     assert any(line.startswith(total) for line in backward)
     assert {"tail", "in_log_decay_anchor", "k_aligned"} <= symbols(sections["Symbols"]) & names
 

@@ -15,9 +15,7 @@ from .plan import Plan, Reduction
 from .score_terms import Sum
 
 _WIDTH = 116  # characters of a line, behind an indentation of four
-_ALWAYS = frozenset(
-    "b h Hq row m l acc p q_start k_start mixed first full_first full_last last q_len k_len".split()  # noqa: SIM905
-)
+_ALWAYS = {*["b", "h", "Hq", "row", "m", "l", "acc", "p", "q_start", "k_start", "mixed", "first", "full_first", "full_last", "last", "q_len", "k_len"]}
 _ONE_AXIS = ("scan", "scan_back", "rotate", "bounds", "ranges")  # kernels whose grid has one axis
 Row = tuple[str, str]
 
@@ -30,11 +28,12 @@ def text(plan: Plan, description: str) -> str:
         ("Backward", _backward(plan) if plan.spec.algorithm.backward else []),
         ("Programs", _programs(plan)),
         ("Tensors, by their axes", _listed(_tensors(plan))),
+        ("Packing", _packing(plan) if plan.storage.cut else []),
         ("Tiles", _listed(_tiles(plan))),
         ("Symbols", _listed(_symbols(plan))),
     ]
-    found = ("\n".join([title, *(f"    {line}".rstrip() for line in lines)]) for title, lines in sections if lines)
-    return "\n\n".join(["\n".join(_wrapped(description, _WIDTH)), *found])
+    found = ([title, *(f"    {line}".rstrip() for line in lines)] for title, lines in sections if lines)
+    return "\n\n".join(map("\n".join, [_wrapped(description, _WIDTH), *found]))
 
 
 def _paragraph(*sentences: str) -> list[str]:
@@ -125,7 +124,7 @@ def _backward(plan: Plan) -> list[str]:
         ("dp = dropped (dout . v) * rescale" if spec.dropout else "dp = dout . v", "the gradient of p"),
         ("delta = rowsum(out * dout) - dlse", "dlse is that of the LSE in natural-log units: dlse_ptr * LOG2E"),
         ("ds = p * (dp - delta)", "the gradient of the last score"),
-        *derivatives(spec).lines,
+        *(row for row in derivatives(spec).lines if row[0] != "d score / d score = 1.0"),
     ]
     if any(term.slope.text or term.slope.sign == "-" for term in plan.by_query.terms):
         rows.append(("ds = ds * (d score / d score)", "for each term, the last one first"))
@@ -139,8 +138,13 @@ def _backward(plan: Plan) -> list[str]:
     ]
     if spec.sink:
         rows.append(("dsinks = -sum of exp2(sinks * LOG2E - lse) * delta over the queries", "launch.py"))
-    turned = ["dq and dk are rotated back by the programs that made them (`unrotate`)."] if spec.rope else []
-    return [*Section("", tuple(rows)).within(_WIDTH), *turned]
+    more = ["dq and dk are rotated back by the programs that made them (`unrotate`)."] if spec.rope else []
+    if any(learned.input.scan for learned in plan.learned):
+        more += _paragraph(
+            "The sum over later tokens need not stop where a document ends: what it sums adds up to 0 over each",
+            "document, up to rounding, as no query sees a key of another one.",
+        )
+    return [*Section("", tuple(rows)).within(_WIDTH), *more]
 
 
 def _sum(plan: Plan, learned: Reduction, total: Sum) -> Iterator[Row]:
@@ -166,7 +170,8 @@ def _total(learned: Reduction) -> Row:
     """The line that makes the gradient of an input of its sums."""
     name, sums = learned.input.name, " + ".join(total.name for total in learned.sums)
     if learned.input.scan:
-        return f"d{name}[t] = sum of {sums} over token t and all later ones", "scan_back; 0 if t begins a document"
+        later = f"sum of {sums} from t to the end of the sequence"
+        return f"d{name}[t] = 0 if t begins a document, else {later}", "scan_back"
     return f"d{name} = {sums}", "launch.py, summed over the axes that the input lacks"
 
 
@@ -263,15 +268,31 @@ def _tensors(plan: Plan) -> Iterator[Row]:
         yield "cos, sin", "[positions, PAIRS]"
         yield "q_turned, k_turned", "q and k rotated: what the other kernels take for q and k"
     place = "h, row, column" if cut else "b, h, row, column"
-    yield "x_desc", f"loads tiles of x at [{place}]: a TMA descriptor, or a tuple of pointer, width and strides"
+    tiled = "q, k, v, out, dout" if spec.algorithm.backward else "q, k, v"
+    yield (
+        "x_desc",
+        f"of {tiled}: loads tiles of x at [{place}]; a TMA descriptor, or a tuple of pointer, width, strides",
+    )
+    if plan.signatures.described:
+        yield "", "of others: loads values of rows from a place on; a descriptor of one axis, or a pointer"
+
+
+def _packing(plan: Plan) -> list[str]:
+    learned = ", dq, dk, dv" if plan.spec.algorithm.backward else ""
+    return _paragraph(
+        "A TMA load may return rows of the next sequence. Steps with `tail` zero those that a product sums over (0 *",
+        "NaN is NaN), `keep` hides their scores; the program's own rows never mix, and none past the end is stored.",
+        "Vectors of the package's own, as the LSE, have a sequence's values from (offset // 4 + b) * 4 on: each begins",
+        f"on 16 bytes. Rows of no sequence or past max_seqlen are 0 in out{learned}; users get an LSE of -inf.",
+    )
 
 
 def _input(plan: Plan, given: Input) -> str:
     axes = ", ".join(map(_axis, plan.storage.kept(given)))
     if not given.scan:
         return f"[{axes}], {given.dtype}"
-    begins = "where the token's document begins, where it ends"
-    return f"[{axes}], {given.dtype}; of its sums 4 parts stand one behind the other: sum, rest, {begins}"
+    parts = "sum, rest, the first position of the token's document and the one behind its last, as bits of int32"
+    return f"[{axes}], {given.dtype}; kernels read its sums, 4 parts one behind the other: {parts}"
 
 
 def _axis(axis: Axis) -> str:

@@ -27,17 +27,16 @@ class Section:
         return self.within(_WIDEST)
 
     def within(self, widest: int) -> list[str]:
-        """The lines for a page of this width; a note that does not fit beside its line stands below it."""
+        """The lines for a page of this width; a note that does not fit beside its line stands above it."""
         width = max((len(left) for left, note in self.lines if note and len(left) <= 60), default=0)
         found: list[str] = []
         for line, note in self.lines:
-            *above, last = _wrapped(line)
+            *first, last = _wrapped(line)
             beside = f"{last:{width}}   # {note}" if note else last
             indent = " " * (len(line) - len(line.lstrip()))
-            found += [
-                *above,
-                *([beside] if len(beside) <= widest else [last, *(f"{indent}# {part}" for part in _wrapped(note))]),
-            ]
+            fits = len(beside) <= widest
+            above = [] if fits else [f"{indent}# {part}" for part in _wrapped(note)]
+            found += [*above, *first, beside if fits else last]
         return found
 
 

@@ -94,10 +94,10 @@ class Signatures(SharedParameters):
         """Cumulative sums over the tokens of each sequence, and where its documents begin and end."""
         parts = (Parameter("sums_ptr", "*fp32", "sums", written=True),)
         places = (
-            (Statement("sums_ptr", "h.to(tl.int64) * 4 * total + aligned", "+="),)
+            (Statement("sums_ptr", "h.to(tl.int64) * 4 * k_rows + aligned", "+="),)
             if self.storage.cut
             else (
-                Statement("total", "count"),
+                Statement("k_rows", "count"),
                 Statement("sums_ptr", "tl.program_id(0).to(tl.int64) * 4 * count", "+="),
             )
         )
@@ -113,7 +113,7 @@ class Signatures(SharedParameters):
                 f"h.to(tl.int64) * {rows} + {first}" if self.storage.cut else "tl.program_id(0).to(tl.int64) * count",
                 "+=",
             )
-            for name, rows, first in (("dsums", "total", "aligned"), ("dx", "rows", "offset"))
+            for name, rows, first in (("dsums", "k_rows", "aligned"), ("dx", "k_total", "offset"))
         )
         return self._along_tokens("scan_back", "dsums", parts, places)
 
@@ -125,8 +125,8 @@ class Signatures(SharedParameters):
         lengths = (
             (
                 Parameter("cu_seqlens_ptr", "*i32", "cu_seqlens_k"),
-                Parameter("rows", "i32", "x.shape[-1]"),
-                Parameter("total", "i32", f"{sums}.shape[-1]"),
+                Parameter("k_total", "i32", "x.shape[-1]"),
+                Parameter("k_rows", "i32", f"{sums}.shape[-1]"),
             )
             if self.storage.cut
             else (Parameter("count", "i32", "x.shape[-1]"),)

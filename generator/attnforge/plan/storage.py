@@ -133,7 +133,7 @@ class Packed:
         """The statements by which a program that sums along tokens finds those of its head."""
         first = "h.to(tl.int64) * x_stride_head + offset.to(tl.int64) * x_stride_token"
         return (
-            Statement("offset, past", "find_rows(cu_seqlens_ptr, b, rows)"),
+            Statement("offset, past", "find_rows(cu_seqlens_ptr, b, k_total)"),
             Statement("count", "past - offset"),
             Statement("aligned", self.boundary("offset")),
             Statement("x_ptr", first, "+="),

@@ -15,7 +15,8 @@ from .plan import Plan, Reduction
 from .score_terms import Sum
 
 _WIDTH = 116  # characters of a line, behind an indentation of four
-_ALWAYS = {*["b", "h", "Hq", "row", "m", "l", "acc", "p", "q_start", "k_start", "mixed", "first", "full_first", "full_last", "last", "q_len", "k_len"]}
+# names of every variant
+_ALWAYS = set("b h Hq row m l acc p q_start k_start mixed first full_first full_last last q_len k_len".split())  # noqa: SIM905
 _ONE_AXIS = ("scan", "scan_back", "rotate", "bounds", "ranges")  # kernels whose grid has one axis
 Row = tuple[str, str]
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e2949026973ea0d3
-#   text hash     e377fd128e006f9c
+#   content hash  99322d252471366f
+#   text hash     23fb3664408c5380
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e2949026973ea0d3
-#   text hash     18d27ee8229ea032
+#   content hash  99322d252471366f
+#   text hash     526d05cfe9ed2f0c
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

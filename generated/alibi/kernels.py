@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e2949026973ea0d3
-#   text hash     1119c64a632ea0de
+#   content hash  99322d252471366f
+#   text hash     f62c017d9fc198b7
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 
@@ -29,7 +29,6 @@ Backward
     dp = dout . v                                 # the gradient of p
     delta = rowsum(out * dout) - dlse             # dlse is that of the LSE in natural-log units: dlse_ptr * LOG2E
     ds = p * (dp - delta)                         # the gradient of the last score
-    d score / d score = 1.0                       # alibi
     d score / d in_slopes = -abs(q - k)           # alibi
     in_slopes_sum = sum of ds * (d score / d in_slopes) over the scores that read it   # backward_dq, for each program
     din_slopes = in_slopes_sum                    # launch.py, summed over the axes that the input lacks
@@ -53,7 +52,9 @@ Tensors, by their axes
     v, dv        [B, k_len, Hkv, DV]
     lse, delta   [B, Hq, q_len], float32, the LSE in log2 units
     in_slopes    [head], float
-    x_desc       loads tiles of x at [b, h, row, column]: a TMA descriptor, or a tuple of pointer, width and strides
+    x_desc       of q, k, v, out, dout: loads tiles of x at [b, h, row, column]; a TMA descriptor, or a tuple of
+                 pointer, width, strides
+                 of others: loads values of rows from a place on; a descriptor of one axis, or a pointer
 
 Tiles
     q_tile, k_tile, v_tile   [BLOCK_M, BLOCK_D], [BLOCK_N, BLOCK_D], [BLOCK_N, BLOCK_DV]
@@ -159,8 +160,8 @@ def in_slopes_default(h, Hq):
 
 
 @triton.jit
-def load_tile(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Load rows [first, first + ROWS) of a head: by a TMA descriptor, or by pointers with 0 from row `count` on."""
+def load_tile(desc, b, h, first, end, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Load rows [first, first + ROWS) of a head: by a TMA descriptor, or by pointers with 0 from row `end` on."""
     if isinstance(desc, tl.core.tensor_descriptor_base):
         tile = desc.load([b, h, first, 0]).reshape([ROWS, COLUMNS])
     else:
@@ -170,7 +171,7 @@ def load_tile(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexp
         row = first + tl.arange(0, ROWS)
         column = tl.arange(0, COLUMNS)
         ptr += (tl.cast(b, tl.int64) * stride_batch + tl.cast(h, tl.int64) * stride_head) * STEP
-        inside = (row < count)[:, None] & (column < WIDTH)[None, :]
+        inside = (row < end)[:, None] & (column < WIDTH)[None, :]
         tile = tl.load(ptr + row.to(tl.int64)[:, None] * (stride_row * STEP) + column[None, :], mask=inside, other=0.0)
     return tile
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e2949026973ea0d3
-#   text hash     862ba2aeb902b6c7
+#   content hash  99322d252471366f
+#   text hash     c16a0edb751fcd41
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e2949026973ea0d3
-#   text hash     6e8a61159d768f45
+#   content hash  99322d252471366f
+#   text hash     59d447f617ea7a80
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  2187171077b98a0e
-#   text hash     f0b4a2e991137809
+#   content hash  215a17e1a0a03693
+#   text hash     836c5ef40d53d0d6
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

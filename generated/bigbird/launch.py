@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  2187171077b98a0e
-#   text hash     2fc29e3e68c5c3bd
+#   content hash  215a17e1a0a03693
+#   text hash     c16f7aa04e940495
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  2187171077b98a0e
-#   text hash     b1b9df7f485e5fe1
+#   content hash  215a17e1a0a03693
+#   text hash     f3dac4f23948d8ae
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  2187171077b98a0e
-#   text hash     6613f449a1161354
+#   content hash  215a17e1a0a03693
+#   text hash     0598ea086b26699a
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c0eabc3f4746b7e0
-#   text hash     a7888f6c40f22040
+#   content hash  9eb052ce6cce8e44
+#   text hash     ad729e6e818a887b
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

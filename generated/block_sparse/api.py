@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c0eabc3f4746b7e0
-#   text hash     6dddd8a4738299f4
+#   content hash  9eb052ce6cce8e44
+#   text hash     b2ca90177769ae7f
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

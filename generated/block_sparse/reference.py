@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c0eabc3f4746b7e0
-#   text hash     c4c627d5c88ca365
+#   content hash  9eb052ce6cce8e44
+#   text hash     bec1f5ff1b506c65
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

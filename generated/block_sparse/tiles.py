@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c0eabc3f4746b7e0
-#   text hash     4dcfb1245ed85286
+#   content hash  9eb052ce6cce8e44
+#   text hash     580912edd4f7b2c9
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  42c35593cf5b254c
-#   text hash     5a3bcc898cc44ce7
+#   content hash  cbaf706f9d6b51fb
+#   text hash     c0615785f261ac2a
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  42c35593cf5b254c
-#   text hash     554aaaea9da59056
+#   content hash  cbaf706f9d6b51fb
+#   text hash     810beb480d843d03
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  42c35593cf5b254c
-#   text hash     2bacaf4c687f4931
+#   content hash  cbaf706f9d6b51fb
+#   text hash     57979f96d0e5d293
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  42c35593cf5b254c
-#   text hash     44432c5b826ef7a9
+#   content hash  cbaf706f9d6b51fb
+#   text hash     4876dabb014cfae7
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  42c35593cf5b254c
-#   text hash     1f82d3a43eb59723
+#   content hash  cbaf706f9d6b51fb
+#   text hash     e21ffbf14adc956d
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

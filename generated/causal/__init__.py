@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  969883ac07f71ead
-#   text hash     db552364a437a85e
+#   content hash  0083c217c9127537
+#   text hash     012092b26321e74e
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  969883ac07f71ead
-#   text hash     2b9f96d9baf40902
+#   content hash  0083c217c9127537
+#   text hash     1e25f125856e3e87
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

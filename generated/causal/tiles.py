@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  969883ac07f71ead
-#   text hash     8697a345fe5cdcda
+#   content hash  0083c217c9127537
+#   text hash     1ba12754eb9239cc
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

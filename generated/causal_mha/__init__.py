@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2ca5e623a29370b4
-#   text hash     12cd95b171ed6425
+#   content hash  94e387de68ed401f
+#   text hash     2847698979b34102
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2ca5e623a29370b4
-#   text hash     c59213696ee0d2d5
+#   content hash  94e387de68ed401f
+#   text hash     6da52289dc41c175
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2ca5e623a29370b4
-#   text hash     b09b7c36c97b41e2
+#   content hash  94e387de68ed401f
+#   text hash     19a69f0a381365ee
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2ca5e623a29370b4
-#   text hash     46f542eb878eaf13
+#   content hash  94e387de68ed401f
+#   text hash     6d14d83cc02c0cdb
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2ca5e623a29370b4
-#   text hash     6511f4046ee3f11f
+#   content hash  94e387de68ed401f
+#   text hash     fd2c80497f41d6ec
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

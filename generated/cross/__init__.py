@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d18fa8bb27ec0a90
-#   text hash     0e1e10a619824a95
+#   content hash  c198caf978b09109
+#   text hash     bad50a503dc0d5aa
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d18fa8bb27ec0a90
-#   text hash     2a7671c912b1fdaa
+#   content hash  c198caf978b09109
+#   text hash     005e46dabadd5060
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d18fa8bb27ec0a90
-#   text hash     ea96a33daa13a818
+#   content hash  c198caf978b09109
+#   text hash     05b707ad2c507827
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d18fa8bb27ec0a90
-#   text hash     ed37bf93e4e7d5e0
+#   content hash  c198caf978b09109
+#   text hash     dda2c6efea2d9777
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

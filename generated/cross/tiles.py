@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d18fa8bb27ec0a90
-#   text hash     fd0cc7b8935ea9f0
+#   content hash  c198caf978b09109
+#   text hash     1eb7fd3bc99b06df
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e9a18226411a3b8b
-#   text hash     dc526cfdd3220a79
+#   content hash  ce0f8b974b6a9209
+#   text hash     1260a23d54857d7f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

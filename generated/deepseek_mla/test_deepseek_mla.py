@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e9a18226411a3b8b
-#   text hash     53ac786d2b647252
+#   content hash  ce0f8b974b6a9209
+#   text hash     08932611e6653091
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

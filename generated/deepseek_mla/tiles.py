@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e9a18226411a3b8b
-#   text hash     2b94ed117823ff8e
+#   content hash  ce0f8b974b6a9209
+#   text hash     39850f85ea30ec61
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

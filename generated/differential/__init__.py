@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  94d28a70068e7d12
-#   text hash     451e4a9bc7678915
+#   content hash  e028939dc5bbf361
+#   text hash     fe5a722065674dff
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  94d28a70068e7d12
-#   text hash     e7c8eb81cb0cb9cf
+#   content hash  e028939dc5bbf361
+#   text hash     af56f210503dee40
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  94d28a70068e7d12
-#   text hash     8a70795bebb9ade6
+#   content hash  e028939dc5bbf361
+#   text hash     a904326a0029c61f
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  94d28a70068e7d12
-#   text hash     db595e6e0e8793e8
+#   content hash  e028939dc5bbf361
+#   text hash     e6e224cedc9ea026
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  94d28a70068e7d12
-#   text hash     b358df873e65dc8e
+#   content hash  e028939dc5bbf361
+#   text hash     14d51b1d957adad3
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3d3dc564e45d77da
-#   text hash     150c6a41faed058d
+#   content hash  cffac4c28cecc7a1
+#   text hash     20ab5931b869df6c
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3d3dc564e45d77da
-#   text hash     9c69fcc7219552bb
+#   content hash  cffac4c28cecc7a1
+#   text hash     7c6ca30af8c1ed1f
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

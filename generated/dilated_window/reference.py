@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3d3dc564e45d77da
-#   text hash     8bc11e721e12a770
+#   content hash  cffac4c28cecc7a1
+#   text hash     254c797546cc6478
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

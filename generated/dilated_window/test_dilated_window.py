@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3d3dc564e45d77da
-#   text hash     21fa46546ce010b2
+#   content hash  cffac4c28cecc7a1
+#   text hash     f94dc05aff6ba9ba
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3d3dc564e45d77da
-#   text hash     cb079f328c1fddf3
+#   content hash  cffac4c28cecc7a1
+#   text hash     2c3eef8cb9458e59
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  78a8da6512085f51
-#   text hash     e43403d73aa32577
+#   content hash  71e4f4e7dba90ceb
+#   text hash     4a9fbac81cefbcfa
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

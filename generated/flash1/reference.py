@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  78a8da6512085f51
-#   text hash     6817b7d9fe12bb00
+#   content hash  71e4f4e7dba90ceb
+#   text hash     426f2b6aa36ec8a5
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

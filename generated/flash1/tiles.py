@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  78a8da6512085f51
-#   text hash     06020546a69ed600
+#   content hash  71e4f4e7dba90ceb
+#   text hash     db3f745f7f01a20d
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d145f64ba251ec77
-#   text hash     90f3b78d3a64ce6c
+#   content hash  492caf90d754f5e0
+#   text hash     37df1abea3af87a7
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d145f64ba251ec77
-#   text hash     34d6d99f06b7bf8e
+#   content hash  492caf90d754f5e0
+#   text hash     66f3df88f771c969
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

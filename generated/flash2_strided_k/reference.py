@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d145f64ba251ec77
-#   text hash     e400f676176515d7
+#   content hash  492caf90d754f5e0
+#   text hash     c0989ead1c11437c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d145f64ba251ec77
-#   text hash     d1a816c33e836aa4
+#   content hash  492caf90d754f5e0
+#   text hash     08125b76621a0a95
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

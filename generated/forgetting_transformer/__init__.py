@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  67407e89319a82c6
-#   text hash     b1ae2ff750775a3f
+#   content hash  ffb79f883986b543
+#   text hash     ec65c42738d9409a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

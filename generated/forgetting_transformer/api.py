@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  67407e89319a82c6
-#   text hash     372c085651cf5ec3
+#   content hash  ffb79f883986b543
+#   text hash     f91c13d879e5ba2a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  67407e89319a82c6
-#   text hash     6f70ac5fefc6783b
+#   content hash  ffb79f883986b543
+#   text hash     d8cff84aab178a7d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  67407e89319a82c6
-#   text hash     c1fdc99c055949bc
+#   content hash  ffb79f883986b543
+#   text hash     a5ba0c9c37cee451
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

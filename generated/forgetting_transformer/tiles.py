@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  67407e89319a82c6
-#   text hash     7cf20c63115d7022
+#   content hash  ffb79f883986b543
+#   text hash     46a4d3ae9d21728c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

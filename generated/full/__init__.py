@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a8ded2d66b5da346
-#   text hash     5a26263cdcd66d1b
+#   content hash  3e5085a004d2dd40
+#   text hash     60ff1a9b8723af6f
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

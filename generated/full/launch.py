@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a8ded2d66b5da346
-#   text hash     b5bf70b789835fe6
+#   content hash  3e5085a004d2dd40
+#   text hash     1b485d17da2b2cfd
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

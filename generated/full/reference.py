@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a8ded2d66b5da346
-#   text hash     dec42224c73a16fd
+#   content hash  3e5085a004d2dd40
+#   text hash     44aa0a7c03ec4b34
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

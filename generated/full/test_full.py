@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a8ded2d66b5da346
-#   text hash     d3a29c67a3018180
+#   content hash  3e5085a004d2dd40
+#   text hash     20a0b2e1029c03e4
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a8ded2d66b5da346
-#   text hash     3fc5cbadc28a693b
+#   content hash  3e5085a004d2dd40
+#   text hash     984543a512bdbf87
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  34b9b596dd974606
-#   text hash     a379e961057916a4
+#   content hash  6c44c5579bcc07a5
+#   text hash     9a153078e91a8a44
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  34b9b596dd974606
-#   text hash     f659fd51e57971eb
+#   content hash  6c44c5579bcc07a5
+#   text hash     b5fa9be0ecb5e734
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  34b9b596dd974606
-#   text hash     b4be63d04af6186b
+#   content hash  6c44c5579bcc07a5
+#   text hash     f2534431e87200ab
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

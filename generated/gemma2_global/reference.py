@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  34b9b596dd974606
-#   text hash     b597c15abb415dc5
+#   content hash  6c44c5579bcc07a5
+#   text hash     e31bef8a00abb891
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

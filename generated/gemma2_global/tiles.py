@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  34b9b596dd974606
-#   text hash     b9a0b1890113fbc1
+#   content hash  6c44c5579bcc07a5
+#   text hash     8269b2d3a063b127
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  477a5d153b556899
-#   text hash     17ca18f29554fd71
+#   content hash  e5b4d6a3a09ae397
+#   text hash     4feae6beaad9f431
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

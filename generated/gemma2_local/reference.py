@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  477a5d153b556899
-#   text hash     839d72f536a8239b
+#   content hash  e5b4d6a3a09ae397
+#   text hash     2a0ef8659e8753a4
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  477a5d153b556899
-#   text hash     30840b2a56d7a248
+#   content hash  e5b4d6a3a09ae397
+#   text hash     703297e32a2349d4
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  477a5d153b556899
-#   text hash     7853767b4c96a02b
+#   content hash  e5b4d6a3a09ae397
+#   text hash     3873014d600d6d60
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  53fe97151852a6fc
-#   text hash     0c477f71edc8a326
+#   content hash  b53f6e810e8100cf
+#   text hash     f52fec020f868973
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

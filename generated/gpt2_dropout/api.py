@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  53fe97151852a6fc
-#   text hash     0bef80d9a0ea5678
+#   content hash  b53f6e810e8100cf
+#   text hash     c9f4ac97c67b1441
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  53fe97151852a6fc
-#   text hash     a732e5e4e9a87559
+#   content hash  b53f6e810e8100cf
+#   text hash     a94d4669f9147419
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 
@@ -30,8 +30,8 @@ Softmax, in log2 units
 Backward
     p = exp2((q . k) * scale_log2 - lse)                      # 0 where the key is hidden
     dp = dropped (dout . v) * rescale                         # the gradient of p
-    delta = rowsum(out * dout) - dlse
     # dlse is that of the LSE in natural-log units: dlse_ptr * LOG2E
+    delta = rowsum(out * dout) - dlse
     ds = p * (dp - delta)                                     # the gradient of the last score
     dq = scale * sum of ds * k over the keys                  # backward_dq
     dk = scale * sum of ds * q over the queries               # backward_dkv
@@ -51,7 +51,9 @@ Tensors, by their axes
     k, dk        [B, k_len, Hq, D]
     v, dv        [B, k_len, Hq, DV]
     lse, delta   [B, Hq, q_len], float32, the LSE in log2 units
-    x_desc       loads tiles of x at [b, h, row, column]: a TMA descriptor, or a tuple of pointer, width and strides
+    x_desc       of q, k, v, out, dout: loads tiles of x at [b, h, row, column]; a TMA descriptor, or a tuple of
+                 pointer, width, strides
+                 of others: loads values of rows from a place on; a descriptor of one axis, or a pointer
 
 Tiles
     q_tile, k_tile, v_tile   [BLOCK_M, BLOCK_D], [BLOCK_N, BLOCK_D], [BLOCK_N, BLOCK_DV]
@@ -130,8 +132,8 @@ def query_tiles(k_first, k_last, q_len, k_len, BLOCK_M: tl.constexpr):
 
 
 @triton.jit
-def load_tile(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Load rows [first, first + ROWS) of a head: by a TMA descriptor, or by pointers with 0 from row `count` on."""
+def load_tile(desc, b, h, first, end, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Load rows [first, first + ROWS) of a head: by a TMA descriptor, or by pointers with 0 from row `end` on."""
     if isinstance(desc, tl.core.tensor_descriptor_base):
         tile = desc.load([b, h, first, 0]).reshape([ROWS, COLUMNS])
     else:
@@ -141,7 +143,7 @@ def load_tile(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexp
         row = first + tl.arange(0, ROWS)
         column = tl.arange(0, COLUMNS)
         ptr += (tl.cast(b, tl.int64) * stride_batch + tl.cast(h, tl.int64) * stride_head) * STEP
-        inside = (row < count)[:, None] & (column < WIDTH)[None, :]
+        inside = (row < end)[:, None] & (column < WIDTH)[None, :]
         tile = tl.load(ptr + row.to(tl.int64)[:, None] * (stride_row * STEP) + column[None, :], mask=inside, other=0.0)
     return tile
 

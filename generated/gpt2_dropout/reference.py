@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  53fe97151852a6fc
-#   text hash     82f29cd455be9f3d
+#   content hash  b53f6e810e8100cf
+#   text hash     cec0dafbafcbca95
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

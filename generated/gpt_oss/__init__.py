@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3df75cb4932bfbf2
-#   text hash     662b3785c3248095
+#   content hash  258293691492a91b
+#   text hash     b17645c6d6f3b361
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

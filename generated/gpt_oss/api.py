@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3df75cb4932bfbf2
-#   text hash     e45ab8f509ddd69f
+#   content hash  258293691492a91b
+#   text hash     b3fd4adb1ca87ecf
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3df75cb4932bfbf2
-#   text hash     0aaed81f31fdfba8
+#   content hash  258293691492a91b
+#   text hash     a36adb758732258c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3df75cb4932bfbf2
-#   text hash     f06233b318a882a2
+#   content hash  258293691492a91b
+#   text hash     92bf7ffaa8cbbc7f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

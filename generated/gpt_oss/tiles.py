@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3df75cb4932bfbf2
-#   text hash     6665806bba5dfab5
+#   content hash  258293691492a91b
+#   text hash     d7c9deddbf6dc995
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

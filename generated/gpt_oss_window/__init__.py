@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1fbcb8199cbdb102
-#   text hash     4f2061af3f81d8a1
+#   content hash  8a11895fec4589cc
+#   text hash     859252c18926415c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1fbcb8199cbdb102
-#   text hash     ac17558d750385f9
+#   content hash  8a11895fec4589cc
+#   text hash     911c63420397a3eb
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

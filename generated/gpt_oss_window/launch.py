@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1fbcb8199cbdb102
-#   text hash     0fc45d1c290642ef
+#   content hash  8a11895fec4589cc
+#   text hash     556336ff5eb45c27
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1fbcb8199cbdb102
-#   text hash     bc17ceef7fb3ac84
+#   content hash  8a11895fec4589cc
+#   text hash     efc90b2f87c6daa9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

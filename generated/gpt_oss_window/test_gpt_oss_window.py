@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1fbcb8199cbdb102
-#   text hash     6a5738e453fd0f4a
+#   content hash  8a11895fec4589cc
+#   text hash     6b9b77599b8e3680
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  013ef0eed0344785
-#   text hash     8ef0f0a3580d0551
+#   content hash  88c1fa0769e9750d
+#   text hash     433071c39884b524
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

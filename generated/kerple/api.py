@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  013ef0eed0344785
-#   text hash     61a96a1d16833e52
+#   content hash  88c1fa0769e9750d
+#   text hash     e09b71cfc3ed65e4
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

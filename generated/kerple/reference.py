@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  013ef0eed0344785
-#   text hash     7600ae981c3ca7a5
+#   content hash  88c1fa0769e9750d
+#   text hash     1312cc8e5b16d5d9
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

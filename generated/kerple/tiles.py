@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  013ef0eed0344785
-#   text hash     f80b70a1b41df078
+#   content hash  88c1fa0769e9750d
+#   text hash     37aa3718e95cd0a1
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  eb730c04da2d53cc
-#   text hash     688477b633ce66e1
+#   content hash  bd8b77c5447b1a6e
+#   text hash     d2b28b57b221b04c
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

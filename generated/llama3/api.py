@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  eb730c04da2d53cc
-#   text hash     964f2617606f01d3
+#   content hash  bd8b77c5447b1a6e
+#   text hash     820cbb1f5c77b353
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  eb730c04da2d53cc
-#   text hash     f54e3e15517f48a9
+#   content hash  bd8b77c5447b1a6e
+#   text hash     2408812998ea67f7
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

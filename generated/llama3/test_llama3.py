@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  eb730c04da2d53cc
-#   text hash     5a9383688f743614
+#   content hash  bd8b77c5447b1a6e
+#   text hash     dda0005d09446596
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

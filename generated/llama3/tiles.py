@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  eb730c04da2d53cc
-#   text hash     f85ee1c09bfe21bf
+#   content hash  bd8b77c5447b1a6e
+#   text hash     0a5d7d3f7a893bd7
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d0fa503bf5fe89d6
-#   text hash     7952515f4afb2da2
+#   content hash  a2bd6aac5624a12c
+#   text hash     845c13ba23f0930e
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

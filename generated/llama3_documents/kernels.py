@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d0fa503bf5fe89d6
-#   text hash     9c8cd6681b31404a
+#   content hash  a2bd6aac5624a12c
+#   text hash     c47a369cadcd7b63
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 
@@ -59,8 +59,9 @@ Tensors, by their axes
     in_k_segments        [batch, key], int
     cos, sin             [positions, PAIRS]
     q_turned, k_turned   q and k rotated: what the other kernels take for q and k
-    x_desc               loads tiles of x at [b, h, row, column]: a TMA descriptor, or a tuple of pointer, width and
-                         strides
+    x_desc               of q, k, v, out, dout: loads tiles of x at [b, h, row, column]; a TMA descriptor, or a tuple of
+                         pointer, width, strides
+                         of others: loads values of rows from a place on; a descriptor of one axis, or a pointer
 
 Tiles
     q_tile, k_tile, v_tile   [BLOCK_M, BLOCK_D], [BLOCK_N, BLOCK_D], [BLOCK_N, BLOCK_DV]
@@ -112,8 +113,8 @@ GRAIN = tl.constexpr(32)
 
 
 @triton.jit
-def load_tile(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Load rows [first, first + ROWS) of a head: by a TMA descriptor, or by pointers with 0 from row `count` on."""
+def load_tile(desc, b, h, first, end, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Load rows [first, first + ROWS) of a head: by a TMA descriptor, or by pointers with 0 from row `end` on."""
     if isinstance(desc, tl.core.tensor_descriptor_base):
         tile = desc.load([b, h, first, 0]).reshape([ROWS, COLUMNS])
     else:
@@ -123,7 +124,7 @@ def load_tile(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexp
         row = first + tl.arange(0, ROWS)
         column = tl.arange(0, COLUMNS)
         ptr += (tl.cast(b, tl.int64) * stride_batch + tl.cast(h, tl.int64) * stride_head) * STEP
-        inside = (row < count)[:, None] & (column < WIDTH)[None, :]
+        inside = (row < end)[:, None] & (column < WIDTH)[None, :]
         tile = tl.load(ptr + row.to(tl.int64)[:, None] * (stride_row * STEP) + column[None, :], mask=inside, other=0.0)
     return tile
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d0fa503bf5fe89d6
-#   text hash     a2549e8ad48f58ce
+#   content hash  a2bd6aac5624a12c
+#   text hash     c458331923570b6f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d0fa503bf5fe89d6
-#   text hash     e2ac3ddc5c297381
+#   content hash  a2bd6aac5624a12c
+#   text hash     1912ba9681a8a8a9
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

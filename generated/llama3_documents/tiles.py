@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d0fa503bf5fe89d6
-#   text hash     e1a5973b4f436768
+#   content hash  a2bd6aac5624a12c
+#   text hash     1465a27878c821be
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

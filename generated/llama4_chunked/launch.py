@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bbbefa1d7f2ae858
-#   text hash     81671045cc0d0477
+#   content hash  63eb4b1c184eb3ee
+#   text hash     b9ca4e5544b9c1b8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

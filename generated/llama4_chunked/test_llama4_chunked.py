@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bbbefa1d7f2ae858
-#   text hash     c1cb82267d2b39e4
+#   content hash  63eb4b1c184eb3ee
+#   text hash     0d117a56511fbac4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

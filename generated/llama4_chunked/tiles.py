@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bbbefa1d7f2ae858
-#   text hash     48478140ce2a8ac2
+#   content hash  63eb4b1c184eb3ee
+#   text hash     66ee3f14853d96ac
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

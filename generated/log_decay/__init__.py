@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  03cfa2e5ca537845
-#   text hash     83b6fceecb30663c
+#   content hash  e597137764ed626c
+#   text hash     118b541adbf37a4d
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

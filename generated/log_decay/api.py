@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  03cfa2e5ca537845
-#   text hash     092407e4e830cb0f
+#   content hash  e597137764ed626c
+#   text hash     a45e545d9f4b3171
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  03cfa2e5ca537845
-#   text hash     7505ccccd9419edc
+#   content hash  e597137764ed626c
+#   text hash     31ab90075e38d8e6
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 
@@ -34,17 +34,18 @@ Backward
     dp = dout . v                                 # the gradient of p
     delta = rowsum(out * dout) - dlse             # dlse is that of the LSE in natural-log units: dlse_ptr * LOG2E
     ds = p * (dp - delta)                         # the gradient of the last score
-    d score / d score = 1.0                       # log_decay
     d score / d in_log_decay[q] = 1.0             # log_decay
     d score / d in_log_decay[k] = -1.0            # log_decay
-    in_log_decay_q_sum = sum of ds * (d score / d in_log_decay[q]) over the keys
     # backward_dq; 0 where there is no dlse
+    in_log_decay_q_sum = sum of ds * (d score / d in_log_decay[q]) over the keys
     in_log_decay_k_sum = sum of ds * (d score / d in_log_decay[k]) over the queries   # backward_dkv
-    din_log_decay[t] = sum of in_log_decay_q_sum + in_log_decay_k_sum over token t and all later ones
-    # scan_back; 0 if t begins a document
+    din_log_decay[t] = 0 if t begins a document, else sum of in_log_decay_q_sum + in_log_decay_k_sum
+        from t to the end of the sequence         # scan_back
     dq = scale * sum of ds * k over the keys      # backward_dq
     dk = scale * sum of ds * q over the queries   # backward_dkv, over the query heads of a key head
     dv = sum of p * dout over the queries         # backward_dkv, over the query heads of a key head
+    The sum over later tokens need not stop where a document ends: what it sums adds up to 0 over each document, up to
+    rounding, as no query sees a key of another one.
 
 Programs
     scan           one head of a batch entry, BLOCK tokens at a time; runs before `forward`
@@ -64,9 +65,11 @@ Tensors, by their axes
     k, dk          [B, k_len, Hkv, D]
     v, dv          [B, k_len, Hkv, DV]
     lse, delta     [B, Hq, q_len], float32, the LSE in log2 units
-    in_log_decay   [batch, token, head], float; of its sums 4 parts stand one behind the other: sum, rest, where the
-                   token's document begins, where it ends
-    x_desc         loads tiles of x at [b, h, row, column]: a TMA descriptor, or a tuple of pointer, width and strides
+    in_log_decay   [batch, token, head], float; kernels read its sums, 4 parts one behind the other: sum, rest, the
+                   first position of the token's document and the one behind its last, as bits of int32
+    x_desc         of q, k, v, out, dout: loads tiles of x at [b, h, row, column]; a TMA descriptor, or a tuple of
+                   pointer, width, strides
+                   of others: loads values of rows from a place on; a descriptor of one axis, or a pointer
 
 Tiles
     q_tile, k_tile, v_tile   [BLOCK_M, BLOCK_D], [BLOCK_N, BLOCK_D], [BLOCK_N, BLOCK_DV]
@@ -171,8 +174,8 @@ def keep_documents(
 
 
 @triton.jit
-def load_tile(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Load rows [first, first + ROWS) of a head: by a TMA descriptor, or by pointers with 0 from row `count` on."""
+def load_tile(desc, b, h, first, end, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Load rows [first, first + ROWS) of a head: by a TMA descriptor, or by pointers with 0 from row `end` on."""
     if isinstance(desc, tl.core.tensor_descriptor_base):
         tile = desc.load([b, h, first, 0]).reshape([ROWS, COLUMNS])
     else:
@@ -182,7 +185,7 @@ def load_tile(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexp
         row = first + tl.arange(0, ROWS)
         column = tl.arange(0, COLUMNS)
         ptr += (tl.cast(b, tl.int64) * stride_batch + tl.cast(h, tl.int64) * stride_head) * STEP
-        inside = (row < count)[:, None] & (column < WIDTH)[None, :]
+        inside = (row < end)[:, None] & (column < WIDTH)[None, :]
         tile = tl.load(ptr + row.to(tl.int64)[:, None] * (stride_row * STEP) + column[None, :], mask=inside, other=0.0)
     return tile
 
@@ -685,7 +688,7 @@ def scan(
     """
     b, h = tl.program_id(0) // heads, tl.program_id(0) % heads
     x_ptr += b.to(tl.int64) * x_stride_batch + h.to(tl.int64) * x_stride_head
-    total = count
+    k_rows = count
     sums_ptr += tl.program_id(0).to(tl.int64) * 4 * count
     carry, first = tl.full([], 0.0, tl.float64), 0
     for start in tl.range(0, count, BLOCK):
@@ -694,9 +697,9 @@ def scan(
         sums = carry + tl.cumsum(tl.where(x <= RESET, 0.0, x), 0)
         rounded = sums.to(tl.float32)
         tl.store(sums_ptr + token, rounded, mask=token < count)
-        tl.store(sums_ptr + total + token, (sums - rounded.to(tl.float64)).to(tl.float32), mask=token < count)
+        tl.store(sums_ptr + k_rows + token, (sums - rounded.to(tl.float64)).to(tl.float32), mask=token < count)
         begin = tl.maximum(tl.associative_scan(tl.where(x <= RESET, token, 0), 0, later), first)
-        tl.store(sums_ptr + 2 * total + token, begin.to(tl.float32, bitcast=True), mask=token < count)
+        tl.store(sums_ptr + 2 * k_rows + token, begin.to(tl.float32, bitcast=True), mask=token < count)
         carry, first = last_of(sums), last_of(begin)
     # from the end back: behind how many tokens the next document begins
     behind = 0
@@ -705,7 +708,7 @@ def scan(
         token = count - 1 - place
         after = tl.load(x_ptr + (token.to(tl.int64) + 1) * x_stride_token, mask=(token >= 0) & (place > 0), other=0.0)
         found = tl.maximum(tl.associative_scan(tl.where(after <= RESET, place, 0), 0, later), behind)
-        tl.store(sums_ptr + 3 * total + token, (count - found).to(tl.float32, bitcast=True), mask=token >= 0)
+        tl.store(sums_ptr + 3 * k_rows + token, (count - found).to(tl.float32, bitcast=True), mask=token >= 0)
         behind = last_of(found)
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  03cfa2e5ca537845
-#   text hash     1d72649ef9a5a92e
+#   content hash  e597137764ed626c
+#   text hash     a82df6535ad0a719
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

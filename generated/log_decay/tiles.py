@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  03cfa2e5ca537845
-#   text hash     0e1cdb79c8f327e4
+#   content hash  e597137764ed626c
+#   text hash     71b237d041fdffd4
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  852e15c3a91b6a01
-#   text hash     3f016a4dc8cf6205
+#   content hash  9d3447580cfd1d67
+#   text hash     fc8c4e4092258937
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

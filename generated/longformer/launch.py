@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  852e15c3a91b6a01
-#   text hash     3b63c4cceafdf03f
+#   content hash  9d3447580cfd1d67
+#   text hash     3af478afb51562c9
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

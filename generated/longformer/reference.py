@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  852e15c3a91b6a01
-#   text hash     6364759fd1c4ae5f
+#   content hash  9d3447580cfd1d67
+#   text hash     e3d7b0ded3537cdf
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

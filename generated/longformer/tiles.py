@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  852e15c3a91b6a01
-#   text hash     4fa42dac4a0cba80
+#   content hash  9d3447580cfd1d67
+#   text hash     4d6d18879a019607
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

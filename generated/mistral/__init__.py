@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2ca3283d733c72e6
-#   text hash     8923bd4f7b5153c8
+#   content hash  bbdff0d54772188f
+#   text hash     1e9019d63d46f624
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

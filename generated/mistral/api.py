@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2ca3283d733c72e6
-#   text hash     9858fcab35a21b21
+#   content hash  bbdff0d54772188f
+#   text hash     eba7bbccd0ddfa97
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2ca3283d733c72e6
-#   text hash     235a24453bb29106
+#   content hash  bbdff0d54772188f
+#   text hash     4ea7fcf5582af26d
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

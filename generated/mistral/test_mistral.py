@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2ca3283d733c72e6
-#   text hash     7fc23eb802d28834
+#   content hash  bbdff0d54772188f
+#   text hash     148186f2d65b6f90
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2ca3283d733c72e6
-#   text hash     55d159023f0d3353
+#   content hash  bbdff0d54772188f
+#   text hash     7a532ca25410440c
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  572cdd726a91b3e0
-#   text hash     f7a15447fbc6dab9
+#   content hash  d38bb372c4014dbc
+#   text hash     e8c3e7d3e8dbb1bd
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

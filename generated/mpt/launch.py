@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  572cdd726a91b3e0
-#   text hash     1ec4836a1d5b3651
+#   content hash  d38bb372c4014dbc
+#   text hash     8b6b23e228ce3ee2
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

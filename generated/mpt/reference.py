@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  572cdd726a91b3e0
-#   text hash     d7c8921f523e6147
+#   content hash  d38bb372c4014dbc
+#   text hash     3a73a4ba56c6cd3d
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  572cdd726a91b3e0
-#   text hash     8340fa9d2c39dbc7
+#   content hash  d38bb372c4014dbc
+#   text hash     5a474190830ff811
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

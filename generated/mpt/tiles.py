@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  572cdd726a91b3e0
-#   text hash     b6737ce5ccb121f2
+#   content hash  d38bb372c4014dbc
+#   text hash     ce2abf04e98a7a77
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a3b00702cc8d1617
-#   text hash     ee4c2a7521b1e411
+#   content hash  eae06c2a68f47372
+#   text hash     e839512ded0e2bf2
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

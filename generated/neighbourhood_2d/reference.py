@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a3b00702cc8d1617
-#   text hash     a751426ba8434cf7
+#   content hash  eae06c2a68f47372
+#   text hash     73eb38fa34b61cd6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

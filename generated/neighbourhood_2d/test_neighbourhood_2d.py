@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a3b00702cc8d1617
-#   text hash     6d5dba03e87b0799
+#   content hash  eae06c2a68f47372
+#   text hash     27e1b5f46e0778e1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a3b00702cc8d1617
-#   text hash     7fcd2140c52ee375
+#   content hash  eae06c2a68f47372
+#   text hash     f8f9b998d5d34b18
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  196d2285c9827094
-#   text hash     cff624707ac7bfd3
+#   content hash  f047b16c40e0791c
+#   text hash     525eab9984cd00d6
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  196d2285c9827094
-#   text hash     d8d6c28c966eb48c
+#   content hash  f047b16c40e0791c
+#   text hash     24515a130e4fd9ad
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  196d2285c9827094
-#   text hash     384c65ca862b5a19
+#   content hash  f047b16c40e0791c
+#   text hash     70fbf367467c05f0
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 
@@ -48,7 +48,15 @@ Tensors, by their axes
     v, dv              [k_total, Hkv, DV]
     lse, delta         [Hq, q_rows], float32, the LSE in log2 units
     cu_seqlens_q, _k   [sequences + 1], int32: where each sequence's rows begin, at last where they end
-    x_desc             loads tiles of x at [h, row, column]: a TMA descriptor, or a tuple of pointer, width and strides
+    x_desc             of q, k, v, out, dout: loads tiles of x at [h, row, column]; a TMA descriptor, or a tuple of
+                       pointer, width, strides
+                       of others: loads values of rows from a place on; a descriptor of one axis, or a pointer
+
+Packing
+    A TMA load may return rows of the next sequence. Steps with `tail` zero those that a product sums over (0 * NaN is
+    NaN), `keep` hides their scores; the program's own rows never mix, and none past the end is stored. Vectors of the
+    package's own, as the LSE, have a sequence's values from (offset // 4 + b) * 4 on: each begins on 16 bytes. Rows of
+    no sequence or past max_seqlen are 0 in out, dq, dk, dv; users get an LSE of -inf.
 
 Tiles
     q_tile, k_tile, v_tile   [BLOCK_M, BLOCK_D], [BLOCK_N, BLOCK_D], [BLOCK_N, BLOCK_DV]
@@ -140,8 +148,8 @@ def find_rows(cu_seqlens_ptr, b, total):
 
 
 @triton.jit
-def load_tile(desc, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Load rows [first, first + ROWS) of a head: by a TMA descriptor, or by pointers with 0 from row `count` on."""
+def load_tile(desc, h, first, end, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Load rows [first, first + ROWS) of a head: by a TMA descriptor, or by pointers with 0 from row `end` on."""
     if isinstance(desc, tl.core.tensor_descriptor_base):
         tile = desc.load([h, first, 0]).reshape([ROWS, COLUMNS])
     else:
@@ -151,7 +159,7 @@ def load_tile(desc, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
         row = first + tl.arange(0, ROWS)
         column = tl.arange(0, COLUMNS)
         ptr += tl.cast(h, tl.int64) * stride_head * STEP
-        inside = (row < count)[:, None] & (column < WIDTH)[None, :]
+        inside = (row < end)[:, None] & (column < WIDTH)[None, :]
         tile = tl.load(ptr + row.to(tl.int64)[:, None] * (stride_row * STEP) + column[None, :], mask=inside, other=0.0)
     return tile
 

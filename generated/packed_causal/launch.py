@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  196d2285c9827094
-#   text hash     99a44d79151fee8f
+#   content hash  f047b16c40e0791c
+#   text hash     935997edef925429
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

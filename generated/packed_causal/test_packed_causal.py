@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  196d2285c9827094
-#   text hash     3aba6cb9ead67e6f
+#   content hash  f047b16c40e0791c
+#   text hash     aa08c6a425993540
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

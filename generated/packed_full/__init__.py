@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b34e28838dc401c7
-#   text hash     3a1f27224edca221
+#   content hash  2575bdc9328a02ed
+#   text hash     5aa999b54b01a8c8
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

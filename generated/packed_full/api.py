@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b34e28838dc401c7
-#   text hash     6b43be15cccb09a0
+#   content hash  2575bdc9328a02ed
+#   text hash     5e73767a083c5080
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

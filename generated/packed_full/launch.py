@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b34e28838dc401c7
-#   text hash     c65e02dc4990bc6e
+#   content hash  2575bdc9328a02ed
+#   text hash     c926e1f7ef3d320f
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b34e28838dc401c7
-#   text hash     1a95bf9ebe542777
+#   content hash  2575bdc9328a02ed
+#   text hash     7c591e2092402ee4
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c41689ea4bd603f8
-#   text hash     8c422fcb3ad5bb6b
+#   content hash  797a5020cdce1336
+#   text hash     821c8bea67d71b3b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c41689ea4bd603f8
-#   text hash     acfcd84565932cf5
+#   content hash  797a5020cdce1336
+#   text hash     23800df9dbb0ac58
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 
@@ -34,17 +34,18 @@ Backward
     dp = dout . v                                 # the gradient of p
     delta = rowsum(out * dout) - dlse             # dlse is that of the LSE in natural-log units: dlse_ptr * LOG2E
     ds = p * (dp - delta)                         # the gradient of the last score
-    d score / d score = 1.0                       # log_decay
     d score / d in_log_decay[q] = 1.0             # log_decay
     d score / d in_log_decay[k] = -1.0            # log_decay
-    in_log_decay_q_sum = sum of ds * (d score / d in_log_decay[q]) over the keys
     # backward_dq; 0 where there is no dlse
+    in_log_decay_q_sum = sum of ds * (d score / d in_log_decay[q]) over the keys
     in_log_decay_k_sum = sum of ds * (d score / d in_log_decay[k]) over the queries   # backward_dkv
-    din_log_decay[t] = sum of in_log_decay_q_sum + in_log_decay_k_sum over token t and all later ones
-    # scan_back; 0 if t begins a document
+    din_log_decay[t] = 0 if t begins a document, else sum of in_log_decay_q_sum + in_log_decay_k_sum
+        from t to the end of the sequence         # scan_back
     dq = scale * sum of ds * k over the keys      # backward_dq
     dk = scale * sum of ds * q over the queries   # backward_dkv, over the query heads of a key head
     dv = sum of p * dout over the queries         # backward_dkv, over the query heads of a key head
+    The sum over later tokens need not stop where a document ends: what it sums adds up to 0 over each document, up to
+    rounding, as no query sees a key of another one.
 
 Programs
     scan           one head of a sequence, BLOCK tokens at a time; runs before `forward`
@@ -65,9 +66,17 @@ Tensors, by their axes
     v, dv              [k_total, Hkv, DV]
     lse, delta         [Hq, q_rows], float32, the LSE in log2 units
     cu_seqlens_q, _k   [sequences + 1], int32: where each sequence's rows begin, at last where they end
-    in_log_decay       [token, head], float; of its sums 4 parts stand one behind the other: sum, rest, where the
-                       token's document begins, where it ends
-    x_desc             loads tiles of x at [h, row, column]: a TMA descriptor, or a tuple of pointer, width and strides
+    in_log_decay       [token, head], float; kernels read its sums, 4 parts one behind the other: sum, rest, the first
+                       position of the token's document and the one behind its last, as bits of int32
+    x_desc             of q, k, v, out, dout: loads tiles of x at [h, row, column]; a TMA descriptor, or a tuple of
+                       pointer, width, strides
+                       of others: loads values of rows from a place on; a descriptor of one axis, or a pointer
+
+Packing
+    A TMA load may return rows of the next sequence. Steps with `tail` zero those that a product sums over (0 * NaN is
+    NaN), `keep` hides their scores; the program's own rows never mix, and none past the end is stored. Vectors of the
+    package's own, as the LSE, have a sequence's values from (offset // 4 + b) * 4 on: each begins on 16 bytes. Rows of
+    no sequence or past max_seqlen are 0 in out, dq, dk, dv; users get an LSE of -inf.
 
 Tiles
     q_tile, k_tile, v_tile   [BLOCK_M, BLOCK_D], [BLOCK_N, BLOCK_D], [BLOCK_N, BLOCK_DV]
@@ -184,8 +193,8 @@ def find_rows(cu_seqlens_ptr, b, total):
 
 
 @triton.jit
-def load_tile(desc, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Load rows [first, first + ROWS) of a head: by a TMA descriptor, or by pointers with 0 from row `count` on."""
+def load_tile(desc, h, first, end, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Load rows [first, first + ROWS) of a head: by a TMA descriptor, or by pointers with 0 from row `end` on."""
     if isinstance(desc, tl.core.tensor_descriptor_base):
         tile = desc.load([h, first, 0]).reshape([ROWS, COLUMNS])
     else:
@@ -195,7 +204,7 @@ def load_tile(desc, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
         row = first + tl.arange(0, ROWS)
         column = tl.arange(0, COLUMNS)
         ptr += tl.cast(h, tl.int64) * stride_head * STEP
-        inside = (row < count)[:, None] & (column < WIDTH)[None, :]
+        inside = (row < end)[:, None] & (column < WIDTH)[None, :]
         tile = tl.load(ptr + row.to(tl.int64)[:, None] * (stride_row * STEP) + column[None, :], mask=inside, other=0.0)
     return tile
 
@@ -783,9 +792,9 @@ def last_of(x):
     return tl.sum(tl.where(tl.arange(0, x.shape[0]) == x.shape[0] - 1, x, 0))
 
 
-@triton.jit(do_not_specialize=["rows", "total", "heads"])
+@triton.jit(do_not_specialize=["k_total", "k_rows", "heads"])
 def scan(
-    x_ptr, sums_ptr, cu_seqlens_ptr, x_stride_head, x_stride_token, rows, total, heads, RESET: tl.constexpr,
+    x_ptr, sums_ptr, cu_seqlens_ptr, x_stride_head, x_stride_token, k_total, k_rows, heads, RESET: tl.constexpr,
     BLOCK: tl.constexpr
 ):  # fmt: skip
     """Store the cumulative sums over the tokens of one head of one sequence; values of RESET or less begin a document.
@@ -794,11 +803,11 @@ def scan(
     each token's document begins and the index behind its end, as the bits of int32.
     """
     b, h = tl.program_id(0) // heads, tl.program_id(0) % heads
-    offset, past = find_rows(cu_seqlens_ptr, b, rows)
+    offset, past = find_rows(cu_seqlens_ptr, b, k_total)
     count = past - offset
     aligned = (offset // 4 + b) * 4
     x_ptr += h.to(tl.int64) * x_stride_head + offset.to(tl.int64) * x_stride_token
-    sums_ptr += h.to(tl.int64) * 4 * total + aligned
+    sums_ptr += h.to(tl.int64) * 4 * k_rows + aligned
     carry, first = tl.full([], 0.0, tl.float64), 0
     for start in tl.range(0, count, BLOCK):
         token = start + tl.arange(0, BLOCK)
@@ -806,9 +815,9 @@ def scan(
         sums = carry + tl.cumsum(tl.where(x <= RESET, 0.0, x), 0)
         rounded = sums.to(tl.float32)
         tl.store(sums_ptr + token, rounded, mask=token < count)
-        tl.store(sums_ptr + total + token, (sums - rounded.to(tl.float64)).to(tl.float32), mask=token < count)
+        tl.store(sums_ptr + k_rows + token, (sums - rounded.to(tl.float64)).to(tl.float32), mask=token < count)
         begin = tl.maximum(tl.associative_scan(tl.where(x <= RESET, token, 0), 0, later), first)
-        tl.store(sums_ptr + 2 * total + token, begin.to(tl.float32, bitcast=True), mask=token < count)
+        tl.store(sums_ptr + 2 * k_rows + token, begin.to(tl.float32, bitcast=True), mask=token < count)
         carry, first = last_of(sums), last_of(begin)
     # from the end back: behind how many tokens the next document begins
     behind = 0
@@ -817,23 +826,23 @@ def scan(
         token = count - 1 - place
         after = tl.load(x_ptr + (token.to(tl.int64) + 1) * x_stride_token, mask=(token >= 0) & (place > 0), other=0.0)
         found = tl.maximum(tl.associative_scan(tl.where(after <= RESET, place, 0), 0, later), behind)
-        tl.store(sums_ptr + 3 * total + token, (count - found).to(tl.float32, bitcast=True), mask=token >= 0)
+        tl.store(sums_ptr + 3 * k_rows + token, (count - found).to(tl.float32, bitcast=True), mask=token >= 0)
         behind = last_of(found)
 
 
-@triton.jit(do_not_specialize=["rows", "total", "heads"])
+@triton.jit(do_not_specialize=["k_total", "k_rows", "heads"])
 def scan_back(
-    x_ptr, dsums_ptr, dx_ptr, cu_seqlens_ptr, x_stride_head, x_stride_token, rows, total, heads,
+    x_ptr, dsums_ptr, dx_ptr, cu_seqlens_ptr, x_stride_head, x_stride_token, k_total, k_rows, heads,
     RESET: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """Store the gradient of the values that were summed: for each token, the sum of dsums from it to the end."""
     b, h = tl.program_id(0) // heads, tl.program_id(0) % heads
-    offset, past = find_rows(cu_seqlens_ptr, b, rows)
+    offset, past = find_rows(cu_seqlens_ptr, b, k_total)
     count = past - offset
     aligned = (offset // 4 + b) * 4
     x_ptr += h.to(tl.int64) * x_stride_head + offset.to(tl.int64) * x_stride_token
-    dsums_ptr += h.to(tl.int64) * total + aligned
-    dx_ptr += h.to(tl.int64) * rows + offset
+    dsums_ptr += h.to(tl.int64) * k_rows + aligned
+    dx_ptr += h.to(tl.int64) * k_total + offset
     carry = tl.full([], 0.0, tl.float64)
     for start in tl.range(0, count, BLOCK):
         token = count - 1 - start - tl.arange(0, BLOCK)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c41689ea4bd603f8
-#   text hash     3bf420f659618ce5
+#   content hash  797a5020cdce1336
+#   text hash     244b23adba2d8079
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -184,7 +184,7 @@ def _sums(x, cu_seqlens_k, reset):
         cache, kernels.scan, (block,), (x, sums, cu_seqlens_k),
         grid=lambda: ((cu_seqlens_k.shape[0] - 1) * x.shape[-2],),
         from_shapes=lambda: dict(
-            x_stride_head=x.stride(0), x_stride_token=x.stride(1), rows=x.shape[-1], total=sums.shape[-1],
+            x_stride_head=x.stride(0), x_stride_token=x.stride(1), k_total=x.shape[-1], k_rows=sums.shape[-1],
             heads=x.shape[-2], RESET=reset, BLOCK=block,
         ),
     )  # fmt: skip
@@ -199,7 +199,7 @@ def _summed_back(dsums, x, cu_seqlens_k, reset):
         cache, kernels.scan_back, (block,), (x, dsums, dx, cu_seqlens_k),
         grid=lambda: ((cu_seqlens_k.shape[0] - 1) * x.shape[-2],),
         from_shapes=lambda: dict(
-            x_stride_head=x.stride(0), x_stride_token=x.stride(1), rows=x.shape[-1], total=dsums.shape[-1],
+            x_stride_head=x.stride(0), x_stride_token=x.stride(1), k_total=x.shape[-1], k_rows=dsums.shape[-1],
             heads=x.shape[-2], RESET=reset, BLOCK=block,
         ),
     )  # fmt: skip

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c41689ea4bd603f8
-#   text hash     2f6e9230a81e09b3
+#   content hash  797a5020cdce1336
+#   text hash     9efc6381bb9924e5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

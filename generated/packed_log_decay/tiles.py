@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c41689ea4bd603f8
-#   text hash     17927d23e5052377
+#   content hash  797a5020cdce1336
+#   text hash     6a19f9ac805a8d84
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

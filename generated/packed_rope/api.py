@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5198152d120bda65
-#   text hash     cf12f3e3f272c80f
+#   content hash  42a59ee1b10eeca2
+#   text hash     e47749aa7a8c064b
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

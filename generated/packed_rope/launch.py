@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5198152d120bda65
-#   text hash     cccf34ef7e70a93e
+#   content hash  42a59ee1b10eeca2
+#   text hash     07673492d2c223c0
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

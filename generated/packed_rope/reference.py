@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5198152d120bda65
-#   text hash     819a63167b386804
+#   content hash  42a59ee1b10eeca2
+#   text hash     1f3d83a7da7dfcec
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

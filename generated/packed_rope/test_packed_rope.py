@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5198152d120bda65
-#   text hash     9838f125e05865e7
+#   content hash  42a59ee1b10eeca2
+#   text hash     4f077e808b44f594
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

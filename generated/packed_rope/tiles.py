@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5198152d120bda65
-#   text hash     e60b798bef39cdf3
+#   content hash  42a59ee1b10eeca2
+#   text hash     fc1566e8c3e9e738
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

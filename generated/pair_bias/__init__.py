@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  0e67a59d10c0c14a
-#   text hash     39d44b287f40a62f
+#   content hash  aa9b486af4c672ca
+#   text hash     5a1f4ecf755c4bb0
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

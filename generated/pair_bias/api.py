@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  0e67a59d10c0c14a
-#   text hash     10ccaba21d8bfa5f
+#   content hash  aa9b486af4c672ca
+#   text hash     5f3efddb5c64dd2b
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

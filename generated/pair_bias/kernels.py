@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  0e67a59d10c0c14a
-#   text hash     3775405cf140efa1
+#   content hash  aa9b486af4c672ca
+#   text hash     0126894b67e452b6
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 
@@ -28,10 +28,9 @@ Backward
     dp = dout . v                                 # the gradient of p
     delta = rowsum(out * dout) - dlse             # dlse is that of the LSE in natural-log units: dlse_ptr * LOG2E
     ds = p * (dp - delta)                         # the gradient of the last score
-    d score / d score = 1.0                       # bias
     d score / d in_bias = 1.0                     # bias
-    in_bias_qk_sum = sum of ds * (d score / d in_bias) over the batch entries and heads that share it
     # backward_in_bias
+    in_bias_qk_sum = sum of ds * (d score / d in_bias) over the batch entries and heads that share it
     din_bias = in_bias_qk_sum                     # launch.py, summed over the axes that the input lacks
     dq = scale * sum of ds * k over the keys      # backward_dq
     dk = scale * sum of ds * q over the queries   # backward_dkv
@@ -54,7 +53,9 @@ Tensors, by their axes
     v, dv        [B, k_len, Hq, DV]
     lse, delta   [B, Hq, q_len], float32, the LSE in log2 units
     in_bias      [batch, head, query, key], float
-    x_desc       loads tiles of x at [b, h, row, column]: a TMA descriptor, or a tuple of pointer, width and strides
+    x_desc       of q, k, v, out, dout: loads tiles of x at [b, h, row, column]; a TMA descriptor, or a tuple of
+                 pointer, width, strides
+                 of others: loads values of rows from a place on; a descriptor of one axis, or a pointer
 
 Tiles
     q_tile, k_tile, v_tile   [BLOCK_M, BLOCK_D], [BLOCK_N, BLOCK_D], [BLOCK_N, BLOCK_DV]
@@ -127,8 +128,8 @@ def query_tiles(q_len, BLOCK_M: tl.constexpr):
 
 
 @triton.jit
-def load_tile(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Load rows [first, first + ROWS) of a head: by a TMA descriptor, or by pointers with 0 from row `count` on."""
+def load_tile(desc, b, h, first, end, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Load rows [first, first + ROWS) of a head: by a TMA descriptor, or by pointers with 0 from row `end` on."""
     if isinstance(desc, tl.core.tensor_descriptor_base):
         tile = desc.load([b, h, first, 0]).reshape([ROWS, COLUMNS])
     else:
@@ -138,7 +139,7 @@ def load_tile(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexp
         row = first + tl.arange(0, ROWS)
         column = tl.arange(0, COLUMNS)
         ptr += (tl.cast(b, tl.int64) * stride_batch + tl.cast(h, tl.int64) * stride_head) * STEP
-        inside = (row < count)[:, None] & (column < WIDTH)[None, :]
+        inside = (row < end)[:, None] & (column < WIDTH)[None, :]
         tile = tl.load(ptr + row.to(tl.int64)[:, None] * (stride_row * STEP) + column[None, :], mask=inside, other=0.0)
     return tile
 
@@ -465,7 +466,11 @@ def backward_in_bias(
     q_start, k_start = tl.program_id(1) * BLOCK_M, tl.program_id(2) * BLOCK_N
     own_b, own_h = tl.program_id(0) // own_heads, tl.program_id(0) % own_heads
     batches, heads = all_batches // own_batches, Hq // own_heads
-    row, k_pos = q_start + tl.arange(0, BLOCK_M), k_start + tl.arange(0, BLOCK_N)
+    # [BLOCK_M]
+    row = q_start + tl.arange(0, BLOCK_M)
+    # [BLOCK_N]
+    k_pos = k_start + tl.arange(0, BLOCK_N)
+    # [BLOCK_M, BLOCK_N]
     in_bias_qk_sum = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for i in tl.range(0, batches * heads):
         b, h = own_b * batches + i // heads, own_h * heads + i % heads
@@ -484,15 +489,17 @@ def backward_in_bias(
         # bias
         score = score + in_bias_qk
         row_base = (b.to(tl.int64) * Hq + h) * q_len
+        # [BLOCK_M]
         lse = tl.load(lse_ptr + row_base + row, mask=row < q_len, other=0.0)
-        p = tl.exp2(score * LOG2E - lse[:, None])
+        p = tl.exp2(score * LOG2E - lse[:, None])  # [BLOCK_M, BLOCK_N]
         # [BLOCK_M, BLOCK_DV]
         dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
         # [BLOCK_N, BLOCK_DV]
         v_tile = load_tile(v_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_DV)
-        dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)
+        dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
+        # [BLOCK_M]
         delta = tl.load(delta_ptr + row_base + row, mask=row < q_len, other=0.0)
-        ds = p * (dp - delta[:, None])
+        ds = p * (dp - delta[:, None])  # [BLOCK_M, BLOCK_N]
         in_bias_qk_sum += ds
 
     place = tl.program_id(0).to(tl.int64) * q_len + row

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  0e67a59d10c0c14a
-#   text hash     5e910e3fc0a81ebf
+#   content hash  aa9b486af4c672ca
+#   text hash     0ac86aa09fcba99b
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  0e67a59d10c0c14a
-#   text hash     91b2c92dcb95780c
+#   content hash  aa9b486af4c672ca
+#   text hash     30924ec9ef58c356
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

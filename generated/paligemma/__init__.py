@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8f40fac83506ced5
-#   text hash     96f2ea7f7238feb4
+#   content hash  b4c20fb031ae8958
+#   text hash     cb375e39a144ad11
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

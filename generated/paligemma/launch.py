@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8f40fac83506ced5
-#   text hash     5d453ee8c5572d43
+#   content hash  b4c20fb031ae8958
+#   text hash     de487e84595a977b
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

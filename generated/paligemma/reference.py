@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8f40fac83506ced5
-#   text hash     28b8df9a7e3e0f31
+#   content hash  b4c20fb031ae8958
+#   text hash     3c04dd1b67641526
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8f40fac83506ced5
-#   text hash     fbbb092983d00482
+#   content hash  b4c20fb031ae8958
+#   text hash     578e03e42c4dca7f
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

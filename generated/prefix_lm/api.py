@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  676a47f89da7eecb
-#   text hash     95aed4308b0eef39
+#   content hash  9ce76c1d52a6aa66
+#   text hash     51d4bf39ceacf55b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  676a47f89da7eecb
-#   text hash     a9018f8c6bf50dde
+#   content hash  9ce76c1d52a6aa66
+#   text hash     84ad4b9c91ab3188
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 
@@ -48,7 +48,9 @@ Tensors, by their axes
     v, dv           [B, k_len, Hkv, DV]
     lse, delta      [B, Hq, q_len], float32, the LSE in log2 units
     in_prefix_len   [batch], int
-    x_desc          loads tiles of x at [b, h, row, column]: a TMA descriptor, or a tuple of pointer, width and strides
+    x_desc          of q, k, v, out, dout: loads tiles of x at [b, h, row, column]; a TMA descriptor, or a tuple of
+                    pointer, width, strides
+                    of others: loads values of rows from a place on; a descriptor of one axis, or a pointer
 
 Tiles
     q_tile, k_tile, v_tile   [BLOCK_M, BLOCK_D], [BLOCK_N, BLOCK_D], [BLOCK_N, BLOCK_DV]
@@ -129,8 +131,8 @@ def query_tiles(k_first, k_last, q_len, k_len, in_prefix_len, BLOCK_M: tl.conste
 
 
 @triton.jit
-def load_tile(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Load rows [first, first + ROWS) of a head: by a TMA descriptor, or by pointers with 0 from row `count` on."""
+def load_tile(desc, b, h, first, end, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Load rows [first, first + ROWS) of a head: by a TMA descriptor, or by pointers with 0 from row `end` on."""
     if isinstance(desc, tl.core.tensor_descriptor_base):
         tile = desc.load([b, h, first, 0]).reshape([ROWS, COLUMNS])
     else:
@@ -140,7 +142,7 @@ def load_tile(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexp
         row = first + tl.arange(0, ROWS)
         column = tl.arange(0, COLUMNS)
         ptr += (tl.cast(b, tl.int64) * stride_batch + tl.cast(h, tl.int64) * stride_head) * STEP
-        inside = (row < count)[:, None] & (column < WIDTH)[None, :]
+        inside = (row < end)[:, None] & (column < WIDTH)[None, :]
         tile = tl.load(ptr + row.to(tl.int64)[:, None] * (stride_row * STEP) + column[None, :], mask=inside, other=0.0)
     return tile
 

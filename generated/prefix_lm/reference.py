@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  676a47f89da7eecb
-#   text hash     21ba83bcc79251f7
+#   content hash  9ce76c1d52a6aa66
+#   text hash     ca1ca6825e00aa49
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

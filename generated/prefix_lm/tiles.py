@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  676a47f89da7eecb
-#   text hash     63e733e0de7366cf
+#   content hash  9ce76c1d52a6aa66
+#   text hash     398e9dee8f09259e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

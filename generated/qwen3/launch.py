@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f308432b42024b8d
-#   text hash     4fc3d0063b421d2b
+#   content hash  30b17c3834b8c3f0
+#   text hash     631f120f398e040e
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

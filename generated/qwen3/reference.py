@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f308432b42024b8d
-#   text hash     5ea6f0cd62848902
+#   content hash  30b17c3834b8c3f0
+#   text hash     a8f6820fb7df1573
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f308432b42024b8d
-#   text hash     5daa5a9193987f4c
+#   content hash  30b17c3834b8c3f0
+#   text hash     bd22510bd4656ce2
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7d4f63d723c9a625
-#   text hash     644203ea6f9a0164
+#   content hash  aca10e9e358d2949
+#   text hash     086cc3af78211788
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7d4f63d723c9a625
-#   text hash     cd116cf4ba87f8bf
+#   content hash  aca10e9e358d2949
+#   text hash     b5a1b44101d46d1f
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

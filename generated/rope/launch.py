@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7d4f63d723c9a625
-#   text hash     b8be4f0e2cace84f
+#   content hash  aca10e9e358d2949
+#   text hash     51c78c2d30b18c62
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7d4f63d723c9a625
-#   text hash     ca46766d84d9fbf0
+#   content hash  aca10e9e358d2949
+#   text hash     a7ec52bdd1598877
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7d4f63d723c9a625
-#   text hash     0a80727347386801
+#   content hash  aca10e9e358d2949
+#   text hash     fe5ffd99067322f5
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

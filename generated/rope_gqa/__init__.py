@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2ff8e88defed6c85
-#   text hash     f1940264db846537
+#   content hash  f77a5a4e5eeb0589
+#   text hash     9d0c860438b7c43d
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

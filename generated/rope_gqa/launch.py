@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2ff8e88defed6c85
-#   text hash     b3dfd5fbf78e024f
+#   content hash  f77a5a4e5eeb0589
+#   text hash     e571bf92a8b5ab51
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2ff8e88defed6c85
-#   text hash     fc652f3756dd38ba
+#   content hash  f77a5a4e5eeb0589
+#   text hash     17f639050116e548
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

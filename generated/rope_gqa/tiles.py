@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2ff8e88defed6c85
-#   text hash     e3ccaf5c950eed57
+#   content hash  f77a5a4e5eeb0589
+#   text hash     b6df21179f3caedc
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4f60f1207ffab467
-#   text hash     7825ccc23b298de2
+#   content hash  2c8e0f27c536b388
+#   text hash     5a49cbafd673ee27
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4f60f1207ffab467
-#   text hash     4cbfc72bfb0420fd
+#   content hash  2c8e0f27c536b388
+#   text hash     ee9398d1e0d13e24
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

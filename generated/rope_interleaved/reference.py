@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4f60f1207ffab467
-#   text hash     aa40774af54f2677
+#   content hash  2c8e0f27c536b388
+#   text hash     eff356ccc816da04
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0ee29caed2dfc4b5
-#   text hash     d6fb46bff31143f9
+#   content hash  35b95c2064b0f08c
+#   text hash     eb00fa4bd4460d3e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0ee29caed2dfc4b5
-#   text hash     0edcca8411cc1ba7
+#   content hash  35b95c2064b0f08c
+#   text hash     de3df109e050644c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

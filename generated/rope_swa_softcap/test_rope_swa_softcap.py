@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0ee29caed2dfc4b5
-#   text hash     ef9e4d83cbc79bea
+#   content hash  35b95c2064b0f08c
+#   text hash     987d59ba53a5f7b1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  538563fc2dcf75c4
-#   text hash     33b1b5cea11e9d83
+#   content hash  e0b673b2eca351c0
+#   text hash     05d5ee1e682090e2
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

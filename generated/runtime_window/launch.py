@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  538563fc2dcf75c4
-#   text hash     f55fcf0c452ccd20
+#   content hash  e0b673b2eca351c0
+#   text hash     9d30625bf583eb4f
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

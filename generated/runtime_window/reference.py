@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  538563fc2dcf75c4
-#   text hash     54c343742e7ab81e
+#   content hash  e0b673b2eca351c0
+#   text hash     8c3fa5e67bcf3933
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  538563fc2dcf75c4
-#   text hash     bf8159d2c9bb5d80
+#   content hash  e0b673b2eca351c0
+#   text hash     99202fd8be7f5af7
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  538563fc2dcf75c4
-#   text hash     0d7acd4a1be8dade
+#   content hash  e0b673b2eca351c0
+#   text hash     06003b1abd326735
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8cb7adca52a46872
-#   text hash     0d1579ad1589afc9
+#   content hash  7c2e8ed4a128c77b
+#   text hash     9f7eb0589cd76dbd
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8cb7adca52a46872
-#   text hash     326469c583a59b9a
+#   content hash  7c2e8ed4a128c77b
+#   text hash     724e3983c31f8824
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 
@@ -28,7 +28,6 @@ Backward
     dp = dout . v                                   # the gradient of p
     delta = rowsum(out * dout) - dlse               # dlse is that of the LSE in natural-log units: dlse_ptr * LOG2E
     ds = p * (dp - delta)                           # the gradient of the last score
-    d score / d score = 1.0
     d score / d in_distance_score[min(max(k - q + 16, 0), 32)] = 1.0
     in_distance_score_at_sum = sum of ds * (d score / d in_distance_score[...]) over the scores that
         read it                                     # backward_dq, for each query and entry
@@ -52,8 +51,9 @@ Tensors, by their axes
     v, dv               [B, k_len, Hq, DV]
     lse, delta          [B, Hq, q_len], float32, the LSE in log2 units
     in_distance_score   [batch, head, query, 33], float
-    x_desc              loads tiles of x at [b, h, row, column]: a TMA descriptor, or a tuple of pointer, width and
-                        strides
+    x_desc              of q, k, v, out, dout: loads tiles of x at [b, h, row, column]; a TMA descriptor, or a tuple of
+                        pointer, width, strides
+                        of others: loads values of rows from a place on; a descriptor of one axis, or a pointer
 
 Tiles
     q_tile, k_tile, v_tile   [BLOCK_M, BLOCK_D], [BLOCK_N, BLOCK_D], [BLOCK_N, BLOCK_DV]
@@ -127,8 +127,8 @@ def query_tiles(q_len, BLOCK_M: tl.constexpr):
 
 
 @triton.jit
-def load_tile(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Load rows [first, first + ROWS) of a head: by a TMA descriptor, or by pointers with 0 from row `count` on."""
+def load_tile(desc, b, h, first, end, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Load rows [first, first + ROWS) of a head: by a TMA descriptor, or by pointers with 0 from row `end` on."""
     if isinstance(desc, tl.core.tensor_descriptor_base):
         tile = desc.load([b, h, first, 0]).reshape([ROWS, COLUMNS])
     else:
@@ -138,7 +138,7 @@ def load_tile(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexp
         row = first + tl.arange(0, ROWS)
         column = tl.arange(0, COLUMNS)
         ptr += (tl.cast(b, tl.int64) * stride_batch + tl.cast(h, tl.int64) * stride_head) * STEP
-        inside = (row < count)[:, None] & (column < WIDTH)[None, :]
+        inside = (row < end)[:, None] & (column < WIDTH)[None, :]
         tile = tl.load(ptr + row.to(tl.int64)[:, None] * (stride_row * STEP) + column[None, :], mask=inside, other=0.0)
     return tile
 

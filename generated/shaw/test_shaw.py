@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8cb7adca52a46872
-#   text hash     1848e40f7bdd63cc
+#   content hash  7c2e8ed4a128c77b
+#   text hash     5235a9e87cb10fe2
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

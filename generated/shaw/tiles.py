@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8cb7adca52a46872
-#   text hash     9a6f3ce6900c0a14
+#   content hash  7c2e8ed4a128c77b
+#   text hash     1eeaeaef0dfce4fc
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

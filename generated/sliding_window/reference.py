@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9b8b5f839d641b81
-#   text hash     5d90a8ee6ee8644e
+#   content hash  56592ba1dbd7e65f
+#   text hash     f3fbb169f06eb92f
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

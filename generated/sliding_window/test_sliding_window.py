@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9b8b5f839d641b81
-#   text hash     5383872a464d273e
+#   content hash  56592ba1dbd7e65f
+#   text hash     b47abf84707cee59
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

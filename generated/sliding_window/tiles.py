@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9b8b5f839d641b81
-#   text hash     cd2fb1dd5203e342
+#   content hash  56592ba1dbd7e65f
+#   text hash     1ef34da96297ea16
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e1ffb6bd51113218
-#   text hash     2b533c21939689a1
+#   content hash  c4a0f64db6a56ec5
+#   text hash     aa835b78bd48789f
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e1ffb6bd51113218
-#   text hash     29f70c3c0ce89c19
+#   content hash  c4a0f64db6a56ec5
+#   text hash     66fa15430045faf9
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e1ffb6bd51113218
-#   text hash     43178439e97bff70
+#   content hash  c4a0f64db6a56ec5
+#   text hash     a3597a4f3dc14768
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

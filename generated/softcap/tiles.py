@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e1ffb6bd51113218
-#   text hash     e097ec561464ec3f
+#   content hash  c4a0f64db6a56ec5
+#   text hash     7ed81313734f981f
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ad4cb45fe26c019d
-#   text hash     0d5779e94e0615b7
+#   content hash  008ccf8802abe71d
+#   text hash     725507299281b2b2
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ad4cb45fe26c019d
-#   text hash     872d901f97761e62
+#   content hash  008ccf8802abe71d
+#   text hash     19808b37353ccb71
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ad4cb45fe26c019d
-#   text hash     e073cf24ca2a4119
+#   content hash  008ccf8802abe71d
+#   text hash     8fc16b67a40e024c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

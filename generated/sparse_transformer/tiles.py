@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ad4cb45fe26c019d
-#   text hash     6c06c653d6918d72
+#   content hash  008ccf8802abe71d
+#   text hash     3aa4ae68d17cb806
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fa666f9dfcb6fae0
-#   text hash     bc504886d2df438e
+#   content hash  5499400d523749d9
+#   text hash     9ed76488abb18a2f
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fa666f9dfcb6fae0
-#   text hash     10d35869fece6c99
+#   content hash  5499400d523749d9
+#   text hash     e646ac3442885d1f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

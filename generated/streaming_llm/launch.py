@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fa666f9dfcb6fae0
-#   text hash     9172e8a6716ef1c5
+#   content hash  5499400d523749d9
+#   text hash     ac34d6e1f6a0a7fd
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

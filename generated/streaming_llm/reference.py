@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fa666f9dfcb6fae0
-#   text hash     24a514f40102f318
+#   content hash  5499400d523749d9
+#   text hash     5759438bb7f3a0ce
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fa666f9dfcb6fae0
-#   text hash     df2386305d82c78e
+#   content hash  5499400d523749d9
+#   text hash     9c294fdf437856a0
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8be2f31cd5526790
-#   text hash     73061e99e9d9a014
+#   content hash  85b09b4a1d5af155
+#   text hash     4a36802607ce6b61
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 
@@ -28,10 +28,9 @@ Backward
     dp = dout . v                                 # the gradient of p
     delta = rowsum(out * dout) - dlse             # dlse is that of the LSE in natural-log units: dlse_ptr * LOG2E
     ds = p * (dp - delta)                         # the gradient of the last score
-    d score / d score = 1.0
     d score / d in_offset_bias[q // 7 - k // 7 + 6, q % 7 - k % 7 + 6] = 1.0
-    in_offset_bias_at_sum = sum of ds * (d score / d in_offset_bias[...]) over the scores that read it
     # backward_dq, for each program and entry
+    in_offset_bias_at_sum = sum of ds * (d score / d in_offset_bias[...]) over the scores that read it
     din_offset_bias = in_offset_bias_at_sum       # launch.py, summed over the axes that the input lacks
     dq = scale * sum of ds * k over the keys      # backward_dq
     dk = scale * sum of ds * q over the queries   # backward_dkv
@@ -52,7 +51,9 @@ Tensors, by their axes
     v, dv            [B, k_len, Hq, DV]
     lse, delta       [B, Hq, q_len], float32, the LSE in log2 units
     in_offset_bias   [head, 13, 13], float
-    x_desc           loads tiles of x at [b, h, row, column]: a TMA descriptor, or a tuple of pointer, width and strides
+    x_desc           of q, k, v, out, dout: loads tiles of x at [b, h, row, column]; a TMA descriptor, or a tuple of
+                     pointer, width, strides
+                     of others: loads values of rows from a place on; a descriptor of one axis, or a pointer
 
 Tiles
     q_tile, k_tile, v_tile   [BLOCK_M, BLOCK_D], [BLOCK_N, BLOCK_D], [BLOCK_N, BLOCK_DV]
@@ -141,8 +142,8 @@ def query_tiles(q_len, BLOCK_M: tl.constexpr):
 
 
 @triton.jit
-def load_tile(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Load rows [first, first + ROWS) of a head: by a TMA descriptor, or by pointers with 0 from row `count` on."""
+def load_tile(desc, b, h, first, end, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Load rows [first, first + ROWS) of a head: by a TMA descriptor, or by pointers with 0 from row `end` on."""
     if isinstance(desc, tl.core.tensor_descriptor_base):
         tile = desc.load([b, h, first, 0]).reshape([ROWS, COLUMNS])
     else:
@@ -152,7 +153,7 @@ def load_tile(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexp
         row = first + tl.arange(0, ROWS)
         column = tl.arange(0, COLUMNS)
         ptr += (tl.cast(b, tl.int64) * stride_batch + tl.cast(h, tl.int64) * stride_head) * STEP
-        inside = (row < count)[:, None] & (column < WIDTH)[None, :]
+        inside = (row < end)[:, None] & (column < WIDTH)[None, :]
         tile = tl.load(ptr + row.to(tl.int64)[:, None] * (stride_row * STEP) + column[None, :], mask=inside, other=0.0)
     return tile
 

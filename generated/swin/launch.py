@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8be2f31cd5526790
-#   text hash     80fdc8f422998f36
+#   content hash  85b09b4a1d5af155
+#   text hash     54ce02ad87b22b5f
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

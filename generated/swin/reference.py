@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8be2f31cd5526790
-#   text hash     66a9aec34c5e9747
+#   content hash  85b09b4a1d5af155
+#   text hash     781402398038c7a3
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

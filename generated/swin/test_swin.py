@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8be2f31cd5526790
-#   text hash     4f5948bf9fc1743e
+#   content hash  85b09b4a1d5af155
+#   text hash     8cfbf64ae90aa358
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8be2f31cd5526790
-#   text hash     64ccf59a1d735f69
+#   content hash  85b09b4a1d5af155
+#   text hash     96f3bfe4c9dbbf22
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3f38e9f9c4162739
-#   text hash     0bb2e864508cf1ba
+#   content hash  33cddbd96243e944
+#   text hash     05034279377a42b7
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3f38e9f9c4162739
-#   text hash     165ba3bf414ab8db
+#   content hash  33cddbd96243e944
+#   text hash     7a1b5cb86813aa4a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 
@@ -30,11 +30,10 @@ Backward
     dp = dout . v                                 # the gradient of p
     delta = rowsum(out * dout) - dlse             # dlse is that of the LSE in natural-log units: dlse_ptr * LOG2E
     ds = p * (dp - delta)                         # the gradient of the last score
-    d score / d score = 1.0                       # relative_bias
     d score / d in_rel_bias[max(q - k, 0) if q - k < 16 else
         min(31, 16 + floor(log(max(q - k, 1) / 16) / log(128 / 16) * 16 + 1e-05))] = 1.0   # relative_bias
-    in_rel_bias_at_sum = sum of ds * (d score / d in_rel_bias[...]) over the scores that read it
     # backward_dq, for each program and entry
+    in_rel_bias_at_sum = sum of ds * (d score / d in_rel_bias[...]) over the scores that read it
     din_rel_bias = in_rel_bias_at_sum             # launch.py, summed over the axes that the input lacks
     dq = scale * sum of ds * k over the keys      # backward_dq
     dk = scale * sum of ds * q over the queries   # backward_dkv
@@ -55,7 +54,9 @@ Tensors, by their axes
     v, dv         [B, k_len, Hq, DV]
     lse, delta    [B, Hq, q_len], float32, the LSE in log2 units
     in_rel_bias   [head, 32], float
-    x_desc        loads tiles of x at [b, h, row, column]: a TMA descriptor, or a tuple of pointer, width and strides
+    x_desc        of q, k, v, out, dout: loads tiles of x at [b, h, row, column]; a TMA descriptor, or a tuple of
+                  pointer, width, strides
+                  of others: loads values of rows from a place on; a descriptor of one axis, or a pointer
 
 Tiles
     q_tile, k_tile, v_tile   [BLOCK_M, BLOCK_D], [BLOCK_N, BLOCK_D], [BLOCK_N, BLOCK_DV]
@@ -141,8 +142,8 @@ def query_tiles(k_first, k_last, q_len, k_len, BLOCK_M: tl.constexpr):
 
 
 @triton.jit
-def load_tile(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Load rows [first, first + ROWS) of a head: by a TMA descriptor, or by pointers with 0 from row `count` on."""
+def load_tile(desc, b, h, first, end, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Load rows [first, first + ROWS) of a head: by a TMA descriptor, or by pointers with 0 from row `end` on."""
     if isinstance(desc, tl.core.tensor_descriptor_base):
         tile = desc.load([b, h, first, 0]).reshape([ROWS, COLUMNS])
     else:
@@ -152,7 +153,7 @@ def load_tile(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexp
         row = first + tl.arange(0, ROWS)
         column = tl.arange(0, COLUMNS)
         ptr += (tl.cast(b, tl.int64) * stride_batch + tl.cast(h, tl.int64) * stride_head) * STEP
-        inside = (row < count)[:, None] & (column < WIDTH)[None, :]
+        inside = (row < end)[:, None] & (column < WIDTH)[None, :]
         tile = tl.load(ptr + row.to(tl.int64)[:, None] * (stride_row * STEP) + column[None, :], mask=inside, other=0.0)
     return tile
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3f38e9f9c4162739
-#   text hash     3bdbfdec19925b32
+#   content hash  33cddbd96243e944
+#   text hash     356ba236f99de797
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3f38e9f9c4162739
-#   text hash     a5b86a6b7c20f641
+#   content hash  33cddbd96243e944
+#   text hash     ed539df74fbaf80a
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0a6f5f630ccd2013
-#   text hash     f653b9951f38108a
+#   content hash  a9b3cd38951c79a7
+#   text hash     e676a731da48ae6a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0a6f5f630ccd2013
-#   text hash     c4119a89b6176c4a
+#   content hash  a9b3cd38951c79a7
+#   text hash     032a0b7e927f4441
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 
@@ -30,11 +30,10 @@ Backward
     dp = dout . v                                 # the gradient of p
     delta = rowsum(out * dout) - dlse             # dlse is that of the LSE in natural-log units: dlse_ptr * LOG2E
     ds = p * (dp - delta)                         # the gradient of the last score
-    d score / d score = 1.0                       # relative_bias
     d score / d in_rel_bias[(16 if k > q else 0) + (abs(q - k) if abs(q - k) < 8 else
         min(15, 8 + floor(log(abs(q - k) / 8) / log(128 / 8) * 8 + 1e-05)))] = 1.0   # relative_bias
-    in_rel_bias_at_sum = sum of ds * (d score / d in_rel_bias[...]) over the scores that read it
     # backward_dq, for each program and entry
+    in_rel_bias_at_sum = sum of ds * (d score / d in_rel_bias[...]) over the scores that read it
     din_rel_bias = in_rel_bias_at_sum             # launch.py, summed over the axes that the input lacks
     dq = scale * sum of ds * k over the keys      # backward_dq
     dk = scale * sum of ds * q over the queries   # backward_dkv
@@ -55,7 +54,9 @@ Tensors, by their axes
     v, dv         [B, k_len, Hq, DV]
     lse, delta    [B, Hq, q_len], float32, the LSE in log2 units
     in_rel_bias   [head, 32], float
-    x_desc        loads tiles of x at [b, h, row, column]: a TMA descriptor, or a tuple of pointer, width and strides
+    x_desc        of q, k, v, out, dout: loads tiles of x at [b, h, row, column]; a TMA descriptor, or a tuple of
+                  pointer, width, strides
+                  of others: loads values of rows from a place on; a descriptor of one axis, or a pointer
 
 Tiles
     q_tile, k_tile, v_tile   [BLOCK_M, BLOCK_D], [BLOCK_N, BLOCK_D], [BLOCK_N, BLOCK_DV]
@@ -136,8 +137,8 @@ def query_tiles(q_len, BLOCK_M: tl.constexpr):
 
 
 @triton.jit
-def load_tile(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Load rows [first, first + ROWS) of a head: by a TMA descriptor, or by pointers with 0 from row `count` on."""
+def load_tile(desc, b, h, first, end, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Load rows [first, first + ROWS) of a head: by a TMA descriptor, or by pointers with 0 from row `end` on."""
     if isinstance(desc, tl.core.tensor_descriptor_base):
         tile = desc.load([b, h, first, 0]).reshape([ROWS, COLUMNS])
     else:
@@ -147,7 +148,7 @@ def load_tile(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexp
         row = first + tl.arange(0, ROWS)
         column = tl.arange(0, COLUMNS)
         ptr += (tl.cast(b, tl.int64) * stride_batch + tl.cast(h, tl.int64) * stride_head) * STEP
-        inside = (row < count)[:, None] & (column < WIDTH)[None, :]
+        inside = (row < end)[:, None] & (column < WIDTH)[None, :]
         tile = tl.load(ptr + row.to(tl.int64)[:, None] * (stride_row * STEP) + column[None, :], mask=inside, other=0.0)
     return tile
 

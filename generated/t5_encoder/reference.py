@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0a6f5f630ccd2013
-#   text hash     fec64fdee815bb02
+#   content hash  a9b3cd38951c79a7
+#   text hash     6649c724abc818e6
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0a6f5f630ccd2013
-#   text hash     00f91a34dbac9f6f
+#   content hash  a9b3cd38951c79a7
+#   text hash     8421cd72e25832bd
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0a6f5f630ccd2013
-#   text hash     fc64b99c5d5e43ad
+#   content hash  a9b3cd38951c79a7
+#   text hash     39e6c337034c83fe
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  80d365dd8fa00d63
-#   text hash     bf22693b7ace2127
+#   content hash  d51c2984f553e438
+#   text hash     c02995974dc37632
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

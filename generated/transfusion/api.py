@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  80d365dd8fa00d63
-#   text hash     731fb423e18b9304
+#   content hash  d51c2984f553e438
+#   text hash     6b653d827cb5f57b
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  80d365dd8fa00d63
-#   text hash     de96b2cf7fdf994d
+#   content hash  d51c2984f553e438
+#   text hash     a27d9710e127e04c
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  80d365dd8fa00d63
-#   text hash     e57863a062529945
+#   content hash  d51c2984f553e438
+#   text hash     3da07d42b71a3e5f
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  80d365dd8fa00d63
-#   text hash     d9881832bb4fbc46
+#   content hash  d51c2984f553e438
+#   text hash     299f6430359f58a7
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

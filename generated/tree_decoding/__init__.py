@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  39e38fbd3e58af23
-#   text hash     ca343cddb257efb9
+#   content hash  58f1ace42958eb51
+#   text hash     c9532bcab6533090
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  39e38fbd3e58af23
-#   text hash     56b2a12792f50cd9
+#   content hash  58f1ace42958eb51
+#   text hash     e0cf7849aa1914ea
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

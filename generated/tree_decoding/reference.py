@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  39e38fbd3e58af23
-#   text hash     2904695dd89a729b
+#   content hash  58f1ace42958eb51
+#   text hash     3a06f6da4b14fa1a
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  39e38fbd3e58af23
-#   text hash     a2e8df7a74eb0674
+#   content hash  58f1ace42958eb51
+#   text hash     087b79dd8800cebd
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

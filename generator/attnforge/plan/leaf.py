@@ -10,6 +10,8 @@ from ..expressions.tree import Node
 
 Side = Literal["q", "k"]
 SIDES: tuple[Side, Side] = ("q", "k")
+OTHER: dict[Side, Side] = {"q": "k", "k": "q"}
+BLOCKS: dict[Side, str] = {"q": "BLOCK_M", "k": "BLOCK_N"}  # how many rows a tile of a side has
 Site = Literal["program", "head", "tile", "step", "mask"]
 TYPES = {"float": "tl.float32", "int": "tl.int32", "bool": "tl.int1"}
 CASTS = {kind: f".to({name})" for kind, name in TYPES.items()}

@@ -17,7 +17,7 @@ from ..expressions.tree import Node
 from ..language.spec import Spec
 from ..printing import printers
 from . import storage
-from .leaf import CASTS, SIDE_OF, TYPES, Leaf, Side, Site
+from .leaf import BLOCKS, CASTS, OTHER, SIDE_OF, TYPES, Leaf, Side, Site
 from .positions import ENDS_TOGETHER
 from .running_sums import REST
 from .statements import Call, Statement, targets
@@ -231,7 +231,8 @@ class Reader:
     def _row(self, leaf: Leaf) -> list[Statement]:
         given, kind = leaf.input, leaf.row_axis.kind
         first = "k_start" if leaf.side == "k" else "q_start" if kind == "query" else "q_first"
-        count, block = "q_len" if kind == "query" else "k_len", "BLOCK_M" if leaf.side == "q" else "BLOCK_N"
+        assert leaf.side
+        count, block = "q_len" if kind == "query" else "k_len", BLOCKS[leaf.side]
         whole = self.whole(given)
         rest = f"{first}, {whole.name}_stride_{kind}, {count}, {block}"
 
@@ -323,8 +324,8 @@ class Reader:
     @property
     def narrowed(self) -> tuple[Call, ...]:
         """The statements that keep a range of tiles to the documents of the program's own tile."""
-        other: Side = "k" if self.own == "q" else "q"
-        shift, block = ENDS_TOGETHER.of_first(other), "BLOCK_N" if self.own == "q" else "BLOCK_M"
+        other = OTHER[self.own]
+        shift, block = ENDS_TOGETHER.of_first(other), BLOCKS[other]
         found = []
         for given in self.spec.inputs:
             if given.scan:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .leaf import BLOCKS
 from .statements import Block, Branch, Call, Comment, Loop, Statement
 from .tile_ranges import TileRange
 from .tile_states import TileStates
@@ -41,8 +42,7 @@ class Loops:
         """The statements that work the range out."""
         if self.states:
             own = self.states.own
-            block = "BLOCK_M" if own == "q" else "BLOCK_N"
-            given = (f"{self.states.ranges}_ptr", self.states.place, f"{own}_parts", f"{own}_start", block)
+            given = (f"{self.states.ranges}_ptr", self.states.place, f"{own}_parts", f"{own}_start", BLOCKS[own])
             found = f"load_range({', '.join((*given, self.tiles.block))})"
         else:
             found = self.tiles.call("span")

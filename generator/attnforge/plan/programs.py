@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .analysis import Analysis
-from .leaf import Side
+from .leaf import BLOCKS, Side
 from .score_terms import View
 from .statements import Block, Branch, Call, Comment, Statement, needed
-
-_BLOCKS = {"q": "BLOCK_M", "k": "BLOCK_N"}
 
 
 def heaviest_first(a: Analysis) -> tuple[Block, ...]:
@@ -41,7 +39,7 @@ def sequence(a: Analysis, side: Side, cleared: Iterable[tuple[str, str]], tile: 
             (
                 f"{x}_ptr + tl.cast({head}, tl.int64) * {width}",
                 f"{heads} * {width}",
-                *("b", "sequences", *found.split(", "), tile, tiles, _BLOCKS[side], f"BLOCK_{width}", width),
+                *("b", "sequences", *found.split(", "), tile, tiles, BLOCKS[side], f"BLOCK_{width}", width),
             ),
         )
         for x, width in cleared

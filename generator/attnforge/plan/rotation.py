@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .analysis import Analysis
-from .leaf import Side
+from .leaf import BLOCKS, Side
 from .statements import Block, Branch, Call, Statement
 
 TABLES = (
@@ -33,7 +33,7 @@ def back(a: Analysis, side: Side, rows: tuple[str, str]) -> tuple[Block, ...]:
     """Turns a program's rows of dq or dk back; `rows` are where the first one stands and how far they are apart."""
     if not a.spec.rope:
         return ()
-    ahead, block = a.positions.of_first(side), "BLOCK_M" if side == "q" else "BLOCK_N"
+    ahead, block = a.positions.of_first(side), BLOCKS[side]
     place = (*rows, f"{side}_start", f"{side}_len", ahead)
     return (*positions(a), Call("", "unrotate", (*place, *TABLES, block)))
 

@@ -9,7 +9,7 @@ from ..expressions.inputs import Input
 from ..language.spec import Spec
 from . import statements
 from .analysis import Analysis
-from .leaf import SIDES, Side
+from .leaf import BLOCKS, SIDES, Side
 from .leaves import Reader
 from .parameters import Parameter, Step
 from .score_terms import View
@@ -17,7 +17,6 @@ from .storage import Storage
 from .tile_states import TileStates
 
 TILED = ("BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION")
-_BLOCKS = {"q": "BLOCK_M", "k": "BLOCK_N"}
 _CONSTANTS = {
     "D": "q.shape[-1]",
     "DV": "v.shape[-1]",
@@ -59,7 +58,7 @@ class SharedParameters:
 
     def parted(self, side: Side) -> str:
         """Text of the longest sequence's queries or keys, and how many of them make a tile."""
-        return f"{self.storage.longest[SIDES.index(side)]}, {_BLOCKS[side].lower()}"
+        return f"{self.storage.longest[SIDES.index(side)]}, {BLOCKS[side].lower()}"
 
     def tiles(self, side: Side) -> str:
         """Text of how many tiles the queries or the keys of the longest sequence make."""
@@ -96,7 +95,7 @@ class SharedParameters:
             text = f"{given.name}_sums" if given.scan else given.name
             if side := view.streams(given):
                 level = "level" if side == "q" and given.rows == ("token",) else ""
-                yield Parameter(f"{given.name}_desc", "rows", text, (_BLOCKS[side],), kind, level)
+                yield Parameter(f"{given.name}_desc", "rows", text, (BLOCKS[side],), kind, level)
             if not side or view.points(given):
                 yield Parameter(f"{given.name}_ptr", "*" + kind, text)
             for i, (name, axis) in enumerate(view.strides(given).items()):

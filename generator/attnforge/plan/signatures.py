@@ -10,7 +10,7 @@ from . import programs, rotation
 from .analysis import Analysis
 from .families import known
 from .families.family import Kernels, Pair
-from .leaf import SIDES
+from .leaf import BLOCKS, OTHER, SIDES
 from .parameters import Kernel, Parameter
 from .shared_parameters import SharedParameters
 from .statements import Block, Branch, Loop, Statement, needed, reads
@@ -228,7 +228,7 @@ class Signatures(SharedParameters):
 def _noted(a: Analysis, states: TileStates) -> tuple[Block, ...]:
     """The statements that note the extremes of one tile of a side."""
     side = states.own
-    noted, block = states.noted(side), "BLOCK_M" if side == "q" else "BLOCK_N"
+    noted, block = states.noted(side), BLOCKS[side]
     inside = "row < q_len" if side == "q" else "k_pos < k_len"
     place = f"tl.cast({states.place} * {side}_tiles + tile, tl.int64) * {2 * len(noted)}"
     stores = []
@@ -243,8 +243,8 @@ def _noted(a: Analysis, states: TileStates) -> tuple[Block, ...]:
 
 def _range_of(a: Analysis, states: TileStates) -> tuple[Block, ...]:
     """The statements that work out and store the range of parts that one part of a side needs."""
-    own, other = (states.own, "k") if states.own == "q" else (states.own, "q")
-    block, ends = "BLOCK_M" if own == "q" else "BLOCK_N", "first, full_first, full_last, last"
+    own, other, ends = states.own, OTHER[states.own], "first, full_first, full_last, last"
+    block = BLOCKS[own]
     start = f"tile * {block}"
     count = f"{other}_tiles"
     step = (

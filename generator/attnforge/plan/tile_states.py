@@ -17,7 +17,7 @@ from ..printing import printers
 from ..tiling import intervals
 from ..tiling.intervals import FALSE, TRUE, Ends
 from . import statements
-from .leaf import Leaf, Side
+from .leaf import BLOCKS, OTHER, Leaf, Side
 from .leaves import Reader
 from .positions import ENDS_TOGETHER
 from .statements import Statement, label, reads, targets
@@ -50,7 +50,7 @@ class TileStates:
     @property
     def block(self) -> str:
         """The size of the other side's tiles."""
-        return "BLOCK_N" if self.own == "q" else "BLOCK_M"
+        return BLOCKS[OTHER[self.own]]
 
     def noted(self, side: Side) -> tuple[Leaf, ...]:
         """The leaves along one side whose extremes are noted for each of its tiles."""
@@ -83,7 +83,7 @@ class TileStates:
     @property
     def walked(self) -> bool:
         """True if kernels walk along the other side at all."""
-        return ("k" if self.own == "q" else "q") in self.spec.algorithm.walks
+        return OTHER[self.own] in self.spec.algorithm.walks
 
     @property
     def ranges(self) -> str:
@@ -103,7 +103,7 @@ class TileStates:
 
     @property
     def _sides(self) -> tuple[TileStates, TileStates]:
-        return self, TileStates(self.spec, "k" if self.own == "q" else "q")
+        return self, TileStates(self.spec, OTHER[self.own])
 
     @property
     def per_head(self) -> bool:
@@ -165,7 +165,7 @@ class TileStates:
             per = {axis.kind: axis.per for axis in leaf.input.axes}
             row = [ENDS_TOGETHER.row(end) for end in ("q_first", "q_last")]
             sides = {"q": (*row, str(per["query"]), "query"), "k": ("k_first", "k_last", str(per["key"]), "key")}
-            other: Side = "k" if self.own == "q" else "q"
+            other = OTHER[self.own]
             texts = [
                 f"{a}, {b}, {n}, {leaf.input.name}_stride_{kind}" for a, b, n, kind in (sides[self.own], sides[other])
             ]
@@ -176,7 +176,7 @@ class TileStates:
     @property
     def body(self) -> tuple[Statement, ...]:
         """The function's statements, up to `some` and `every`."""
-        other: Side = "k" if self.own == "q" else "q"
+        other = OTHER[self.own]
         first = "tile * BLOCK_N" if other == "k" else ENDS_TOGETHER.of("tile * BLOCK_M")
         return (
             Statement(f"{other}_first", first),
@@ -191,7 +191,7 @@ class TileStates:
     @property
     def parameters(self) -> tuple[str, ...]:
         """The function's parameters beside the tiles in question and their size."""
-        other: Side = "k" if self.own == "q" else "q"
+        other = OTHER[self.own]
         states = (statement for found in self.conditions for statement in found)
         named = reads((*states, *self.extremes, *self.notes(other)))
         named |= {"k_len"} if self.own == "q" else {"q_len", "k_len"}

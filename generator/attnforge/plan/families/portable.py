@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .. import programs, rotation, softmax
-from ..leaf import Leaf, Side
+from ..leaf import BLOCKS, Leaf, Side
 from ..loops import Loops
 from ..parameters import Kernel, Parameter
 from ..score_terms import Sum, View
@@ -100,7 +100,7 @@ def in_groups(p: SharedParameters, own: Side, walked: str) -> str:
 
 def _tile(p: SharedParameters, x: str, side: Side, columns: str) -> tuple[Statement, ...]:
     head = "h" if side == "q" else p.analysis.kv
-    rows = "BLOCK_M" if side == "q" else "BLOCK_N"
+    rows = BLOCKS[side]
     return (Statement(f"{x}_tile", p.storage.tile(x, side, head, rows, columns), shape=f"[{rows}, {columns}]"),)
 
 

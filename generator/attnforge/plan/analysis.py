@@ -7,7 +7,7 @@ from functools import cached_property
 
 from ..language.spec import Spec
 from . import running_sums, statements, storage, tile_ranges
-from .leaf import SIDES
+from .leaf import SIDES, Side
 from .positions import ENDS_TOGETHER, Positions
 from .score_terms import View
 from .statements import Statement
@@ -33,6 +33,10 @@ class Analysis:
     def positions(self) -> Positions:
         """Which positions rows have."""
         return ENDS_TOGETHER
+
+    def states(self, own: Side) -> TileStates | None:
+        """How programs that own tiles of a side skip tiles by what the call gives, if they do."""
+        return self.key_states if own == "q" else self.query_states
 
     @property
     def kv(self) -> str:

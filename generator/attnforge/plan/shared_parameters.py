@@ -14,7 +14,6 @@ from .leaves import Reader
 from .parameters import Parameter, Step
 from .score_terms import View
 from .storage import Storage
-from .tile_states import TileStates
 
 TILED = ("BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION")
 _CONSTANTS = {
@@ -133,8 +132,8 @@ class SharedParameters:
 
     def skipped(self, side: Side) -> Iterable[Parameter]:
         """What tells the tiles to skip: their range, or the notes that tell the state of each."""
-        states = TileStates(self.spec, side)
-        if not (states.any and states.ranged):
+        states = self.analysis.states(side)
+        if not (states and states.ranged):
             yield from self.notes()
             return
         yield Parameter(f"{states.ranges}_ptr", "*i32", states.ranges)
@@ -142,8 +141,8 @@ class SharedParameters:
 
     def notes(self, *, written: bool = False) -> Iterable[Parameter]:
         """Where the extremes of tiles stand."""
-        states = TileStates(self.spec, "q")
-        sides = [side for side in SIDES if states.noted(side)]
+        states = self.analysis.key_states
+        sides = [side for side in SIDES if states and states.noted(side)]
         for side in sides:
             yield Parameter(f"{side}_bounds_ptr", "*i32", f"{side}_bounds", written=written)
         for side in SIDES if sides else ():

@@ -163,61 +163,52 @@ class Signatures(SharedParameters):
     @cached_property
     def bounds(self) -> Kernel | None:
         """The extremes, for each tile, of what masks read along queries and along keys."""
-        notes = tuple(self.notes(written=True))
-        if not notes:
+        notes, a = tuple(self.notes(written=True)), self.analysis
+        if not (notes and a.key_states and a.query_states):
             return None
-        parts = (*notes, *self._told(TileStates(self.spec, "q").noting_names))
-        note: tuple[Block, ...] = ()
-        for side in reversed(SIDES):
-            states = TileStates(self.spec, side)
-            if states.noted(side):
-                mine = _noted(self.analysis, states)
-                note = (
-                    (Branch("tile < q_tiles", mine, note),)
-                    if side == "q"
-                    else (Statement("tile", "q_tiles", "-="), *mine)
-                    if TileStates(self.spec, "q").noted("q")
-                    else (Branch("tile >= q_tiles", (Statement("tile", "q_tiles", "-="), *mine)),)
-                )
-        blocks = {"enter": self._masked("(q_tiles + k_tiles)", parts), "note": note}
+        parts = (*notes, *self._told(a.key_states, a.key_states.noting_names))
+        of_queries = _noted(a, a.key_states) if a.key_states.noted("q") else ()
+        of_keys = (Statement("tile", "q_tiles", "-="), *_noted(a, a.query_states)) if a.key_states.noted("k") else ()
+        note = Branch("tile < q_tiles", of_queries, of_keys) if of_queries else Branch("tile >= q_tiles", of_keys)
+        blocks = {"enter": self._masked(a.key_states, "(q_tiles + k_tiles)", parts), "note": (note,)}
         return Kernel("bounds", parts, "portable/bounds.jinja", blocks=blocks)
 
     @cached_property
     def ranged(self) -> tuple[TileStates, ...]:
         """The sides whose programs find the ranges of tiles that they need worked out."""
-        both = (TileStates(self.spec, side) for side in SIDES)
-        return tuple(states for states in both if states.any and states.ranged and states.walked)
+        both = map(self.analysis.states, SIDES)
+        return tuple(states for states in both if states and states.ranged and states.walked)
 
     @cached_property
     def ranges(self) -> Kernel | None:
         """The parts of keys that each part of queries needs, and the other way round."""
         if not self.ranged:
             return None
+        states = self.ranged[0]
         made = (Parameter(f"{x.ranges}_ptr", "*i32", x.ranges, written=True) for x in self.ranged)
-        parts = (*made, *self.notes(), *self._told(TileStates(self.spec, "q").telling_names))
+        parts = (*made, *self.notes(), *self._told(states, states.telling_names))
         first, *others = (_range_of(self.analysis, states) for states in self.ranged)
-        tiles, note = f"{self.ranged[0].own}_tiles", first
+        tiles, note = f"{states.own}_tiles", first
         if others:
             tiles = "(q_tiles + k_tiles)"
             note = (Branch("tile < q_tiles", first, (Statement("tile", "q_tiles", "-="), *others[0])),)
-        blocks = {"enter": self._masked(tiles, parts), "note": note}
+        blocks = {"enter": self._masked(states, tiles, parts), "note": note}
         texts = {"both": ", or which parts of queries a part of keys needs" if others else ""}
         return Kernel("ranges", parts, "portable/ranges.jinja", blocks=blocks, texts=texts)
 
-    def _masked(self, tiles: str, parts: Iterable[Parameter]) -> tuple[Block, ...]:
+    def _masked(self, states: TileStates, tiles: str, parts: Iterable[Parameter]) -> tuple[Block, ...]:
         """Which of some tiles, batch entries and heads a program has that looks at masks alone."""
         tile: tuple[Block, ...] = (Statement("tile", f"tl.program_id(0) % {tiles}"),)
         taken = {p.name for p in parts}
-        numbers = tuple(number for number in TileStates(self.spec, "q").numbers if number.target in taken)
-        if not TileStates(self.spec, "q").per_head:
+        numbers = tuple(number for number in states.numbers if number.target in taken)
+        if not states.per_head:
             return (*tile, Statement("b", f"tl.program_id(0) // {tiles}"), *self.storage.found(), *numbers)
         heads = Statement("b, h", f"tl.program_id(0) // {tiles} // Hq, tl.program_id(0) // {tiles} % Hq")
         grouped = "GROUP" in taken
         return (*tile, heads, *(self.analysis.key_head if grouped else ()), *self.storage.found(), *numbers)
 
-    def _told(self, named: set[str]) -> Iterable[Parameter]:
+    def _told(self, states: TileStates, named: set[str]) -> Iterable[Parameter]:
         """What a small kernel takes that looks at the masks alone, and names these."""
-        states = TileStates(self.spec, "q")
         yield from (p for p in self.sizes(scale=False) if p.name != "Hq" or states.per_head)
         yield from (p for p in self.given(states.reader) if p.name in named)
         if "kv_h" in named:

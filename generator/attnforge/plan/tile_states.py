@@ -16,11 +16,10 @@ from ..language.spec import Spec
 from ..printing import printers
 from ..tiling import intervals
 from ..tiling.intervals import FALSE, TRUE, Ends
-from . import statements
 from .leaf import BLOCKS, OTHER, Leaf, Side
 from .leaves import Reader
 from .positions import ENDS_TOGETHER
-from .statements import Statement, label, reads, targets
+from .statements import Statement, label, needed, reads, targets
 
 _ZERO = Node("num", (), 0, "int")
 
@@ -101,7 +100,7 @@ class TileStates:
         ranged = [side for side in self._sides if side.ranged]
         return {name for side in ranged for name in (*targets(side.telling), *reads(side.telling), *side.parameters)}
 
-    @property
+    @cached_property
     def _sides(self) -> tuple[TileStates, TileStates]:
         return self, TileStates(self.spec, OTHER[self.own])
 
@@ -221,8 +220,8 @@ class TileStates:
         """The statements that load what the states hang on besides."""
         return self._loads(set(self.parameters))
 
-    def _loads(self, needed: set[str]) -> tuple[Statement, ...]:
-        made = statements.needed((*self.reader.loads("program"), *self.reader.loads("head")), needed)
+    def _loads(self, names: set[str]) -> tuple[Statement, ...]:
+        made = needed((*self.reader.loads("program"), *self.reader.loads("head")), names)
         # numbers are made what they are before any branch: none gives a name another type
         return tuple(statement for statement in made if statement not in self.numbers)
 

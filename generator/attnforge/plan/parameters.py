@@ -54,6 +54,11 @@ class Function:
     about: tuple[object, ...] = ()
 
 
+def jitted(template: str, *names: str) -> tuple[Function, ...]:
+    """Some functions of a template, which is named without its ending."""
+    return tuple(Function(f"{template}.jinja", name) for name in names)
+
+
 @dataclass(frozen=True)
 class Step:
     """The function that a kernel calls for each tile it visits."""

@@ -52,6 +52,18 @@ def beyond(a: Analysis, side: Side) -> tuple[Block, ...]:
     return (Branch(f"{side}_start >= {side}_len", (Statement("", "return"),)),) if a.storage.cut else ()
 
 
+def tile_of_queries(a: Analysis, cleared: tuple[str, str]) -> tuple[Block, ...]:
+    """The tile of queries and the head of a program, its sequence, and the way home behind that one's end."""
+    return (
+        *heaviest_first(a),
+        Statement("b, h", "batch_and_head(Hq, TILE_AXIS)"),
+        *a.key_head,
+        Statement("q_start", "tile * BLOCK_M"),
+        *sequence(a, "q", [cleared]),
+        *beyond(a, "q"),
+    )
+
+
 def rows(a: Analysis, side: Side) -> tuple[Statement, ...]:
     """The rows of a tile, their positions, and its first and last position."""
     start = f"{side}_start"
@@ -75,10 +87,16 @@ def opened(a: Analysis, view: View, side: Side, read: Iterable[str]) -> tuple[St
 
 
 def next_cleared(a: Analysis, side: Side, *tiles: str) -> tuple[Block, ...]:
-    """Clears the next sequence's rows out of tiles, in steps that may meet an end of a sequence."""
+    """Clears the next sequence's rows out of tiles."""
     if not a.storage.cut:
         return ()
     what = "rows" if len(tiles) > 1 or not tiles[0].startswith("v") else "values"
     row = "k_pos < k_len" if side == "k" else "row < q_len"
     zeroed = (Statement(x, f"tl.where(({row})[:, None], {x}, 0.0)") for x in tiles)
-    return (Branch("tail", (Comment(f"the next sequence's {what}: 0 times a NaN would be NaN"), *zeroed)),)
+    return (Comment(f"the next sequence's {what}: 0 times a NaN would be NaN"), *zeroed)
+
+
+def tail_cleared(a: Analysis, side: Side, *tiles: str) -> tuple[Block, ...]:
+    """The same, in steps that may meet an end of a sequence."""
+    cleared = next_cleared(a, side, *tiles)
+    return (Branch("tail", cleared),) if cleared else ()

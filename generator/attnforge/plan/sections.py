@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..expressions.inputs import Input
 from ..printing.printers import TRITON_HELPERS
-from .parameters import Function, Kernel
+from .parameters import Function, Kernel, jitted
 from .signatures import Signatures
 
 
@@ -21,32 +21,20 @@ class Section:
 
 def build(s: Signatures, helpers: frozenset[str], defaults: tuple[Input, ...]) -> tuple[Section, ...]:
     """The sections in order; `helpers` are the functions that expressions call, `defaults` inputs with a default."""
-    expressions = (Function("portable/expressions.jinja", name) for name in TRITON_HELPERS if name in helpers)
-    shared = (
-        *expressions,
-        *_ranges(s),
-        *(Function("portable/defaults.jinja", "default", (x,)) for x in defaults),
-        *_rows(s),
-    )
-    found = [Section(shared)]
+    expressions = jitted("portable/expressions", *(name for name in TRITON_HELPERS if name in helpers))
+    made = (Function("portable/defaults.jinja", "default", (given,)) for given in defaults)
+    found = [Section((*expressions, *_ranges(s), *made, *_rows(s)))]
     states = tuple(_states(s))
     if not s.bounds and states:
         found.append(Section(states))
-    for kernel in s.kernels:
-        functions = {
-            "bounds": (*states, *_functions("tiles", "store_extremes")),
-            "ranges": tuple(
-                Function("portable/tiles.jinja", name) for name in ("add_states", "store_range", "load_range")
-            ),
-            "rotate": _functions("rotation", *_rotation(s)),
-            "scan": _functions("stores", "later", "last_of"),
-        }
-        found.append(Section(functions.get(kernel.name, ()), kernel))
+    before = {
+        "bounds": (*states, *jitted("portable/tiles", "store_extremes")),
+        "ranges": jitted("portable/tiles", "add_states", "store_range", "load_range"),
+        "rotate": jitted("portable/rotation", *_rotation(s)),
+        "scan": jitted("portable/stores", "later", "last_of"),
+    }
+    found += [Section(before.get(kernel.name, ()), kernel) for kernel in s.kernels]
     return tuple(found)
-
-
-def _functions(template: str, *names: str) -> tuple[Function, ...]:
-    return tuple(Function(f"portable/{template}.jinja", name) for name in names)
 
 
 def _ranges(s: Signatures) -> Iterator[Function]:
@@ -75,7 +63,7 @@ def _states(s: Signatures) -> Iterator[Function]:
     if keys.blocks:
         yield Function("portable/tiles.jinja", "block_extremes")
     if not keys.ranged:
-        yield from _functions("tiles", "lowest", "bits", "gather", "following")
+        yield from jitted("portable/tiles", "lowest", "bits", "gather", "following")
 
 
 def _rows(s: Signatures) -> Iterator[Function]:
@@ -98,7 +86,8 @@ def _rows(s: Signatures) -> Iterator[Function]:
     }
     yield from (*s.storage.functions, *s.own.functions)
     for names in (names for names, needed in wanted.items() if needed):
-        yield from _functions(*names.split())
+        template, *functions = names.split()
+        yield from jitted(f"portable/{template}", *functions)
 
 
 def _rotation(s: Signatures) -> Iterator[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..expressions.inputs import Axis, Input
 from ..language.spec import Spec
 from .leaf import SIDES, Side
-from .parameters import Function, Parameter
+from .parameters import Parameter, jitted
 from .statements import Statement
 
 
@@ -20,7 +20,7 @@ class Dense:
     lead = ("b",)  # what leads to a head's rows, beside the head
     outer = ("batch", "token", "head")  # the axes before the columns
     longest = ("q.shape[1]", "k.shape[1]")  # texts of how many queries and keys the longest sequence has
-    functions = (Function("portable/loads.jinja", "load_tile"),)  # that its texts call
+    functions = jitted("portable/loads", "load_tile")  # that its texts call
     cut = False  # whether sequences share an axis, so that a tile may reach into the next one
     cuts = ()  # the tensors that tell where they begin
     limits = ()  # the numbers that tell how long they are
@@ -95,11 +95,7 @@ class Packed:
     lead = ()
     outer = ("token", "head")
     longest = limits = ("max_seqlen_q", "max_seqlen_k")
-    functions = (
-        Function("portable/loads.jinja", "find_rows"),
-        Function("portable/loads.jinja", "load_tile"),
-        Function("portable/stores.jinja", "clear_rows"),
-    )
+    functions = (*jitted("portable/loads", "find_rows", "load_tile"), *jitted("portable/stores", "clear_rows"))
     cut = True
     cuts = ("cu_seqlens_q", "cu_seqlens_k")
     sequences = "(cu_seqlens_q.shape[0] - 1)"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from .. import programs, softmax
 from ..loops import Loops
-from ..parameters import Function, Kernel, Parameter
+from ..parameters import Kernel, Parameter, jitted
 from ..shared_parameters import TILED, SharedParameters
-from ..statements import Comment, Statement, needed, reads
+from ..statements import Statement, needed, reads
 from . import portable
 from .family import Family, Kernels
 
@@ -40,8 +40,6 @@ def _by_heads(p: SharedParameters) -> Kernel:
     step = p.step("attend", view, (), ("k_tile", "v_tile"), walked, read)
     whole = "k_start + BLOCK_N <= k_len"
     loops = Loops(a.queries, None, step.call, a.joined, step.tails, view.narrowed, full_if=whole, stages=1)
-    zeroed = Statement("v_tile", "tl.where((k_pos < k_len)[:, None], v_tile, 0.0)")
-    why = Comment("the next sequence's values: 0 times a NaN would be NaN")
     return Kernel(
         "forward",
         (
@@ -76,7 +74,7 @@ def _by_heads(p: SharedParameters) -> Kernel:
                 *needed(programs.rows(a, "k"), {"k_pos"} | reads((*view.loads("tile"), *step.packed, *loops.blocks))),
                 *view.loads("tile"),
             ),
-            "cleared": (why, zeroed) if a.storage.cut else (),
+            "cleared": programs.next_cleared(a, "k", "v_tile"),
             "visit": (*step.packed, *loops.blocks),
             "empty": softmax.empty(p.spec),
         },
@@ -98,7 +96,7 @@ def _buffers(p: SharedParameters) -> tuple[str, ...]:
 def kernels(p: SharedParameters) -> Kernels:
     """The forward pass of the order that a spec names."""
     if p.spec.algorithm.by_query:
-        functions = tuple(Function("early/loads.jinja", name) for name in ("elements", "load_columns"))
+        functions = jitted("early/loads", "elements", "load_columns")
         return Kernels(portable.forward(p, _columns_of_keys(p)), functions=functions)
     return Kernels(_by_heads(p))
 

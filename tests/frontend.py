@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -33,8 +32,9 @@ def lowered(case: compile.Case, target: Any) -> None:
     compile.source(case, target).make_ir(target, options, functions, modules, context)
 
 
-def faults(path: Path) -> Iterator[str]:
+def faults(path: Path) -> list[str]:
     """The kernels of a spec that the compiler does not take, and why."""
+    found = []
     loaded = spec.load(path, terms=resources.terms_for(path))
     with tempfile.TemporaryDirectory() as folder:
         package = emit.Package(loaded.name, loaded.source, path, render.render(loaded))
@@ -44,17 +44,14 @@ def faults(path: Path) -> Iterator[str]:
                 try:
                     lowered(case, target)
                 except Exception as error:  # whatever the compiler raises
-                    yield f"{path.stem}: {case.name} on {arch}: {compile._why(error, '')}"
-
-
-def _faults(path: Path) -> list[str]:
-    return list(faults(path))
+                    found.append(f"{path.stem}: {case.name} on {arch}: {compile.why(error, '')}")
+    return found
 
 
 def main() -> None:
     """Goes through a folder."""
     with ProcessPoolExecutor() as pool:
-        found = [fault for faults in pool.map(_faults, sorted(Path(sys.argv[1]).glob("*.yaml"))) for fault in faults]
+        found = [fault for one in pool.map(faults, sorted(Path(sys.argv[1]).glob("*.yaml"))) for fault in one]
     print("\n".join(found) or "the compiler takes all kernels")
     sys.exit(bool(found))
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  99322d252471366f
-#   text hash     23fb3664408c5380
+#   content hash  7fa7e5d3553bd1f1
+#   text hash     d5c1ad97c6f775d3
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

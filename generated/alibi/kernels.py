@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  99322d252471366f
-#   text hash     f62c017d9fc198b7
+#   content hash  7fa7e5d3553bd1f1
+#   text hash     43604fdf1510c6c0
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

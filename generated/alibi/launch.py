@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  99322d252471366f
-#   text hash     d9f7c9517f5ba17c
+#   content hash  7fa7e5d3553bd1f1
+#   text hash     b644c563d6790cfd
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  99322d252471366f
-#   text hash     55a301fd6b17c17e
+#   content hash  7fa7e5d3553bd1f1
+#   text hash     ec0924b98539a35c
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

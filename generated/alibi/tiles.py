@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  99322d252471366f
-#   text hash     59d447f617ea7a80
+#   content hash  7fa7e5d3553bd1f1
+#   text hash     df62d6b10e743e90
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  215a17e1a0a03693
-#   text hash     5b12cc5249254702
+#   content hash  0b34ba95619a4242
+#   text hash     8943893b38bc1b27
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  215a17e1a0a03693
-#   text hash     836c5ef40d53d0d6
+#   content hash  0b34ba95619a4242
+#   text hash     0403c2684c2c4627
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

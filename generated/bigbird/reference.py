@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  215a17e1a0a03693
-#   text hash     f3dac4f23948d8ae
+#   content hash  0b34ba95619a4242
+#   text hash     4db37386d8a26867
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

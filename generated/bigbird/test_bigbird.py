@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  215a17e1a0a03693
-#   text hash     4ec13e5aceb05895
+#   content hash  0b34ba95619a4242
+#   text hash     33a3c3d863fbc2c9
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  215a17e1a0a03693
-#   text hash     0598ea086b26699a
+#   content hash  0b34ba95619a4242
+#   text hash     012b3bffeb1e6fe3
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

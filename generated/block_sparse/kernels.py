@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9eb052ce6cce8e44
-#   text hash     dd4ad783306766c2
+#   content hash  c4de7fbb93ef45e6
+#   text hash     c4d502c0ba43d3aa
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9eb052ce6cce8e44
-#   text hash     0969cadb2f6f7e11
+#   content hash  c4de7fbb93ef45e6
+#   text hash     332532eb6acf557e
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

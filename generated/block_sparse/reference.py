@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9eb052ce6cce8e44
-#   text hash     bec1f5ff1b506c65
+#   content hash  c4de7fbb93ef45e6
+#   text hash     5c9997c3737d8617
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

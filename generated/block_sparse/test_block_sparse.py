@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9eb052ce6cce8e44
-#   text hash     f4f7fe023a599624
+#   content hash  c4de7fbb93ef45e6
+#   text hash     b1efbd8a715bd2dc
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cbaf706f9d6b51fb
-#   text hash     1fa7d4d5b6b9d599
+#   content hash  f3d5d1611a44e6be
+#   text hash     f0e68b30fb413b02
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cbaf706f9d6b51fb
-#   text hash     bb3dc67b107abde2
+#   content hash  f3d5d1611a44e6be
+#   text hash     6c0c154eb5b28f2c
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cbaf706f9d6b51fb
-#   text hash     57979f96d0e5d293
+#   content hash  f3d5d1611a44e6be
+#   text hash     5e869d1943703f5b
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cbaf706f9d6b51fb
-#   text hash     4876dabb014cfae7
+#   content hash  f3d5d1611a44e6be
+#   text hash     e93c1ba9224f6a8a
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

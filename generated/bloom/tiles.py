@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cbaf706f9d6b51fb
-#   text hash     e21ffbf14adc956d
+#   content hash  f3d5d1611a44e6be
+#   text hash     638108c6d4f342bb
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0083c217c9127537
-#   text hash     012092b26321e74e
+#   content hash  20f7e8ed4b293945
+#   text hash     9bd59aebe33661e6
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

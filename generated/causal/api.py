@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0083c217c9127537
-#   text hash     9c8778546ba27d31
+#   content hash  20f7e8ed4b293945
+#   text hash     de8e69e10ef6e472
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0083c217c9127537
-#   text hash     b3ffaa8ca95471b4
+#   content hash  20f7e8ed4b293945
+#   text hash     2192faaf59a2ac76
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

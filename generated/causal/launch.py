@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0083c217c9127537
-#   text hash     c616b8e9fb350365
+#   content hash  20f7e8ed4b293945
+#   text hash     f1d22de7eed8dcb0
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0083c217c9127537
-#   text hash     1ba12754eb9239cc
+#   content hash  20f7e8ed4b293945
+#   text hash     c19236f2dcf4c526
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

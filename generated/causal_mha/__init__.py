@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  94e387de68ed401f
-#   text hash     2847698979b34102
+#   content hash  ede828fbf7e7c80d
+#   text hash     ac12e5b34548fc32
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  94e387de68ed401f
-#   text hash     ffd9818ce4c1cad1
+#   content hash  ede828fbf7e7c80d
+#   text hash     a9acabf66191fadc
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

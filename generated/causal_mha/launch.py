@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  94e387de68ed401f
-#   text hash     ab7e24cfb9e6705b
+#   content hash  ede828fbf7e7c80d
+#   text hash     1de22da61c6d369e
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

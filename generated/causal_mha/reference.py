@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  94e387de68ed401f
-#   text hash     19a69f0a381365ee
+#   content hash  ede828fbf7e7c80d
+#   text hash     97724bc50594039c
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  94e387de68ed401f
-#   text hash     fd2c80497f41d6ec
+#   content hash  ede828fbf7e7c80d
+#   text hash     2f15ba582c172739
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c198caf978b09109
-#   text hash     bad50a503dc0d5aa
+#   content hash  cb06756b75e367bc
+#   text hash     abbd7ce5b7567e70
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

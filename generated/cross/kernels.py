@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c198caf978b09109
-#   text hash     080375c708d34e8a
+#   content hash  cb06756b75e367bc
+#   text hash     73836e16526f70ac
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

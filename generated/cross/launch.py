@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c198caf978b09109
-#   text hash     05b707ad2c507827
+#   content hash  cb06756b75e367bc
+#   text hash     3c04b0071a9941e1
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c198caf978b09109
-#   text hash     1eb7fd3bc99b06df
+#   content hash  cb06756b75e367bc
+#   text hash     8942b0c75ff3abe8
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ce0f8b974b6a9209
-#   text hash     e1e9edc54a95572f
+#   content hash  313d46cf63741390
+#   text hash     8aac74bfeb16eaec
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ce0f8b974b6a9209
-#   text hash     1260a23d54857d7f
+#   content hash  313d46cf63741390
+#   text hash     dcfc7872de5a252c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

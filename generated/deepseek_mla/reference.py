@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ce0f8b974b6a9209
-#   text hash     8b6a7c3be06b85b6
+#   content hash  313d46cf63741390
+#   text hash     5466a188dc5920fa
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ce0f8b974b6a9209
-#   text hash     39850f85ea30ec61
+#   content hash  313d46cf63741390
+#   text hash     8517955d77afbd5c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

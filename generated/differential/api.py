@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e028939dc5bbf361
-#   text hash     af56f210503dee40
+#   content hash  275aaf19fba42dce
+#   text hash     746d7108dc95cd2b
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e028939dc5bbf361
-#   text hash     e5505feecc7292cf
+#   content hash  275aaf19fba42dce
+#   text hash     1d6fd97073bf6afe
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e028939dc5bbf361
-#   text hash     5d8c5e8b9acf9310
+#   content hash  275aaf19fba42dce
+#   text hash     35f9a2c9b907cda8
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

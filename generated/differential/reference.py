@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e028939dc5bbf361
-#   text hash     a904326a0029c61f
+#   content hash  275aaf19fba42dce
+#   text hash     072feb4c8f31b5f1
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

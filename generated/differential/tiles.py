@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e028939dc5bbf361
-#   text hash     14d51b1d957adad3
+#   content hash  275aaf19fba42dce
+#   text hash     0ca09a40ea025ddc
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  cffac4c28cecc7a1
-#   text hash     da9cee2b2e00aaa7
+#   content hash  f488722439c73acf
+#   text hash     f1af19712e847a22
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

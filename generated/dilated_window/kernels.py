@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  cffac4c28cecc7a1
-#   text hash     3a304914b98cd11b
+#   content hash  f488722439c73acf
+#   text hash     5fdc2935ca53f4b5
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

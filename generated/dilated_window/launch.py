@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  cffac4c28cecc7a1
-#   text hash     7c6ca30af8c1ed1f
+#   content hash  f488722439c73acf
+#   text hash     c137fc1cef79104c
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

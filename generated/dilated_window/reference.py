@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  cffac4c28cecc7a1
-#   text hash     254c797546cc6478
+#   content hash  f488722439c73acf
+#   text hash     f6c4e233bbaae818
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

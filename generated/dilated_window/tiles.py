@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  cffac4c28cecc7a1
-#   text hash     2c3eef8cb9458e59
+#   content hash  f488722439c73acf
+#   text hash     02f8ee40a97c29f1
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

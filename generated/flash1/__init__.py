@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  71e4f4e7dba90ceb
-#   text hash     4a9fbac81cefbcfa
+#   content hash  439e126965e9b185
+#   text hash     1843632e4f107f81
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

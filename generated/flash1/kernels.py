@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  71e4f4e7dba90ceb
-#   text hash     5370a09b3df6dc51
+#   content hash  439e126965e9b185
+#   text hash     a3b615ef23b793b2
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

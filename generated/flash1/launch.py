@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  71e4f4e7dba90ceb
-#   text hash     be7758bcfe4aa86c
+#   content hash  439e126965e9b185
+#   text hash     70c4aaed3ebe6740
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

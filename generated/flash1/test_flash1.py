@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  71e4f4e7dba90ceb
-#   text hash     23153a4f72f73e61
+#   content hash  439e126965e9b185
+#   text hash     f93019368cd075a9
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

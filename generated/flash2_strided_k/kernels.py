@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  492caf90d754f5e0
-#   text hash     866e27a0367f1476
+#   content hash  9bc69d5fd477ce2f
+#   text hash     5a6ed61d1861e440
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  492caf90d754f5e0
-#   text hash     66f3df88f771c969
+#   content hash  9bc69d5fd477ce2f
+#   text hash     db0b15e6caf6975c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  492caf90d754f5e0
-#   text hash     08125b76621a0a95
+#   content hash  9bc69d5fd477ce2f
+#   text hash     a4bd49f7d0968578
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

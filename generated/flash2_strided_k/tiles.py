@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  492caf90d754f5e0
-#   text hash     bcd689be16360637
+#   content hash  9bc69d5fd477ce2f
+#   text hash     b56ddd8cf893adcd
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ffb79f883986b543
-#   text hash     f91c13d879e5ba2a
+#   content hash  e6d9506d8fedc7d1
+#   text hash     8dba9197e4833148
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ffb79f883986b543
-#   text hash     949b08cc37e76e49
+#   content hash  e6d9506d8fedc7d1
+#   text hash     6d5b4aa2804bad1c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ffb79f883986b543
-#   text hash     bc5d414c4c9f2a98
+#   content hash  e6d9506d8fedc7d1
+#   text hash     b3dfd3ded88d70d2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

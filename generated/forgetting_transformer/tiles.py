@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ffb79f883986b543
-#   text hash     46a4d3ae9d21728c
+#   content hash  e6d9506d8fedc7d1
+#   text hash     ca4f984d528b8f26
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

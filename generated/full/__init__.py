@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3e5085a004d2dd40
-#   text hash     60ff1a9b8723af6f
+#   content hash  e5f2e758e5f8187e
+#   text hash     1c84d36598e39f0a
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

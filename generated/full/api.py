@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3e5085a004d2dd40
-#   text hash     79a0526c4914a98e
+#   content hash  e5f2e758e5f8187e
+#   text hash     12364e50672899a7
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3e5085a004d2dd40
-#   text hash     12a61dc31a29dc72
+#   content hash  e5f2e758e5f8187e
+#   text hash     1ac0286472482569
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3e5085a004d2dd40
-#   text hash     1b485d17da2b2cfd
+#   content hash  e5f2e758e5f8187e
+#   text hash     2671b0d2e6eef6a2
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

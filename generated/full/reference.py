@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3e5085a004d2dd40
-#   text hash     44aa0a7c03ec4b34
+#   content hash  e5f2e758e5f8187e
+#   text hash     8f4adde4e04e55fc
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

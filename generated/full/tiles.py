@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3e5085a004d2dd40
-#   text hash     984543a512bdbf87
+#   content hash  e5f2e758e5f8187e
+#   text hash     0f6fe0c9d4a424b4
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

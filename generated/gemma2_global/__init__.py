@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6c44c5579bcc07a5
-#   text hash     9a153078e91a8a44
+#   content hash  59eb1d7388e3a8b8
+#   text hash     2c74ac44e7569e0c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

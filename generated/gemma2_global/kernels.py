@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6c44c5579bcc07a5
-#   text hash     6d42e3ed7742f0cd
+#   content hash  59eb1d7388e3a8b8
+#   text hash     fe278e4578f0a28a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

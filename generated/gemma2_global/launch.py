@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6c44c5579bcc07a5
-#   text hash     f2534431e87200ab
+#   content hash  59eb1d7388e3a8b8
+#   text hash     7a474092303ca102
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

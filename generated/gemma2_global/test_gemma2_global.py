@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6c44c5579bcc07a5
-#   text hash     3e2294767e4c1dab
+#   content hash  59eb1d7388e3a8b8
+#   text hash     f0e5b462789301f0
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

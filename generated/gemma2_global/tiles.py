@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6c44c5579bcc07a5
-#   text hash     8269b2d3a063b127
+#   content hash  59eb1d7388e3a8b8
+#   text hash     51f34a578f2b1083
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

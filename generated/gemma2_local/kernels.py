@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e5b4d6a3a09ae397
-#   text hash     94b7b01fd17b4cdc
+#   content hash  17309f1533dea381
+#   text hash     23a0e5179450c873
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e5b4d6a3a09ae397
-#   text hash     4feae6beaad9f431
+#   content hash  17309f1533dea381
+#   text hash     9e0ee6e0f6154b77
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e5b4d6a3a09ae397
-#   text hash     2a0ef8659e8753a4
+#   content hash  17309f1533dea381
+#   text hash     95fe27e70cad687a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

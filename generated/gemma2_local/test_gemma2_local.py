@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e5b4d6a3a09ae397
-#   text hash     703297e32a2349d4
+#   content hash  17309f1533dea381
+#   text hash     4ebe9a3a0b00de54
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

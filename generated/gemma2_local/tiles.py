@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e5b4d6a3a09ae397
-#   text hash     3873014d600d6d60
+#   content hash  17309f1533dea381
+#   text hash     d1232db9daf24070
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

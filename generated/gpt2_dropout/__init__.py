@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b53f6e810e8100cf
-#   text hash     f52fec020f868973
+#   content hash  75706a2270cb0fec
+#   text hash     09b159899de12074
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

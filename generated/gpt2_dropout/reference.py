@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b53f6e810e8100cf
-#   text hash     cec0dafbafcbca95
+#   content hash  75706a2270cb0fec
+#   text hash     62c65cad9a47753d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  258293691492a91b
-#   text hash     b17645c6d6f3b361
+#   content hash  95ebc5f98559418e
+#   text hash     f0d762cd3b2f2e52
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  258293691492a91b
-#   text hash     b3fd4adb1ca87ecf
+#   content hash  95ebc5f98559418e
+#   text hash     802a049e0854eb3a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  258293691492a91b
-#   text hash     6188beecbc7f16f9
+#   content hash  95ebc5f98559418e
+#   text hash     c9582b4a69e20788
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  258293691492a91b
-#   text hash     a36adb758732258c
+#   content hash  95ebc5f98559418e
+#   text hash     13d81ded5da85cc8
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

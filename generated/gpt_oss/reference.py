@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  258293691492a91b
-#   text hash     92bf7ffaa8cbbc7f
+#   content hash  95ebc5f98559418e
+#   text hash     2895775b44022570
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8a11895fec4589cc
-#   text hash     556336ff5eb45c27
+#   content hash  6a55086aa8ccf142
+#   text hash     80deac2074c4c630
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

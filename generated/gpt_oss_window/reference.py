@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8a11895fec4589cc
-#   text hash     efc90b2f87c6daa9
+#   content hash  6a55086aa8ccf142
+#   text hash     92cf3f45267384df
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8a11895fec4589cc
-#   text hash     a1845819efea51c6
+#   content hash  6a55086aa8ccf142
+#   text hash     dd38be2cfed21415
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  88c1fa0769e9750d
-#   text hash     e09b71cfc3ed65e4
+#   content hash  1d92dc072129a65b
+#   text hash     2871997803c2f8b4
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  88c1fa0769e9750d
-#   text hash     cacf3e7ccad185d3
+#   content hash  1d92dc072129a65b
+#   text hash     ec530f0a574df9a2
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  88c1fa0769e9750d
-#   text hash     fefb68b476cb9b78
+#   content hash  1d92dc072129a65b
+#   text hash     36ffa32297cabf8a
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  88c1fa0769e9750d
-#   text hash     1312cc8e5b16d5d9
+#   content hash  1d92dc072129a65b
+#   text hash     a938425872dba940
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  88c1fa0769e9750d
-#   text hash     bbcf1a8d70b1a4cf
+#   content hash  1d92dc072129a65b
+#   text hash     30bc74dc834c3a5f
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

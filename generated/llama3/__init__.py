@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bd8b77c5447b1a6e
-#   text hash     d2b28b57b221b04c
+#   content hash  261a9c596d2780eb
+#   text hash     a59a2cdbc5e3dbc8
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

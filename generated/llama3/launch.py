@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bd8b77c5447b1a6e
-#   text hash     469d1ba4232a7d76
+#   content hash  261a9c596d2780eb
+#   text hash     243d78eec35fd647
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

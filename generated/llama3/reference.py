@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bd8b77c5447b1a6e
-#   text hash     2408812998ea67f7
+#   content hash  261a9c596d2780eb
+#   text hash     0021389d79f59b05
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

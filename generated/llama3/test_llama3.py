@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bd8b77c5447b1a6e
-#   text hash     dda0005d09446596
+#   content hash  261a9c596d2780eb
+#   text hash     90d25ad0b0f1acaf
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

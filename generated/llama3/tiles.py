@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bd8b77c5447b1a6e
-#   text hash     0a5d7d3f7a893bd7
+#   content hash  261a9c596d2780eb
+#   text hash     7523f6d5d65500a3
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

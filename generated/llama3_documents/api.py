@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a2bd6aac5624a12c
-#   text hash     b522b962863c5650
+#   content hash  dcd56a4226db3aa9
+#   text hash     9fc9c4f2f7e4e6fe
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

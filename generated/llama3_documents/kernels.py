@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a2bd6aac5624a12c
-#   text hash     c47a369cadcd7b63
+#   content hash  dcd56a4226db3aa9
+#   text hash     bcc0d61e44d643ad
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

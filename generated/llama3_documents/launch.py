@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a2bd6aac5624a12c
-#   text hash     c458331923570b6f
+#   content hash  dcd56a4226db3aa9
+#   text hash     d6f8ba7c284e0d19
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a2bd6aac5624a12c
-#   text hash     1912ba9681a8a8a9
+#   content hash  dcd56a4226db3aa9
+#   text hash     db8a47d7cc60ff86
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

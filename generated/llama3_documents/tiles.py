@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a2bd6aac5624a12c
-#   text hash     1465a27878c821be
+#   content hash  dcd56a4226db3aa9
+#   text hash     ae97367386be2d34
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  63eb4b1c184eb3ee
-#   text hash     7fa9fca2c32b35e4
+#   content hash  a02c0355b000885a
+#   text hash     87c6e76f31cf6062
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

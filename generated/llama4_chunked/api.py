@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  63eb4b1c184eb3ee
-#   text hash     2e08fb818a9058f7
+#   content hash  a02c0355b000885a
+#   text hash     d9671883c870181b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  63eb4b1c184eb3ee
-#   text hash     b9ca4e5544b9c1b8
+#   content hash  a02c0355b000885a
+#   text hash     69800b6494d770e8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

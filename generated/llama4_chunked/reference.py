@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  63eb4b1c184eb3ee
-#   text hash     4cc00e5c9713a396
+#   content hash  a02c0355b000885a
+#   text hash     775dcf63c3a10b6e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

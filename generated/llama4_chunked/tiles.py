@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  63eb4b1c184eb3ee
-#   text hash     66ee3f14853d96ac
+#   content hash  a02c0355b000885a
+#   text hash     3e59c3cd3d2c96c0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e597137764ed626c
-#   text hash     118b541adbf37a4d
+#   content hash  fd33c589b028204e
+#   text hash     e62196467c66f552
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e597137764ed626c
-#   text hash     a45e545d9f4b3171
+#   content hash  fd33c589b028204e
+#   text hash     f9be813dafb7404f
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

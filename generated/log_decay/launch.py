@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e597137764ed626c
-#   text hash     cd5ea7d79207a87d
+#   content hash  fd33c589b028204e
+#   text hash     b092e641105d9330
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e597137764ed626c
-#   text hash     a82df6535ad0a719
+#   content hash  fd33c589b028204e
+#   text hash     6eea30dcedc5f50a
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

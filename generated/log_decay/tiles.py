@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e597137764ed626c
-#   text hash     71b237d041fdffd4
+#   content hash  fd33c589b028204e
+#   text hash     5bef594caaca640e
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9d3447580cfd1d67
-#   text hash     b55d51654c03b1e2
+#   content hash  f0b9d153b9e0ef2f
+#   text hash     230363106e307ade
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9d3447580cfd1d67
-#   text hash     fc8c4e4092258937
+#   content hash  f0b9d153b9e0ef2f
+#   text hash     4fd7615e7cf71acc
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9d3447580cfd1d67
-#   text hash     1f0c5fca44575476
+#   content hash  f0b9d153b9e0ef2f
+#   text hash     551b07564e6a6bfe
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

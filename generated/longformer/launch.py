@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9d3447580cfd1d67
-#   text hash     3af478afb51562c9
+#   content hash  f0b9d153b9e0ef2f
+#   text hash     0eba0b541a749c5f
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

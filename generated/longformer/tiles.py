@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9d3447580cfd1d67
-#   text hash     4d6d18879a019607
+#   content hash  f0b9d153b9e0ef2f
+#   text hash     b0eef880a280e638
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bbdff0d54772188f
-#   text hash     1e9019d63d46f624
+#   content hash  acca1b527198706c
+#   text hash     87ca6cbd19ca6bac
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bbdff0d54772188f
-#   text hash     eba7bbccd0ddfa97
+#   content hash  acca1b527198706c
+#   text hash     3915cd3d75df107c
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bbdff0d54772188f
-#   text hash     ec6eb98e4ca1f427
+#   content hash  acca1b527198706c
+#   text hash     3cd37d44c90afc39
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

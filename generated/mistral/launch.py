@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bbdff0d54772188f
-#   text hash     4ea7fcf5582af26d
+#   content hash  acca1b527198706c
+#   text hash     b2ffdd72925f3d95
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

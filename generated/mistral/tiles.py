@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bbdff0d54772188f
-#   text hash     7a532ca25410440c
+#   content hash  acca1b527198706c
+#   text hash     e4730bdda826ef53
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

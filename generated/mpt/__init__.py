@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d38bb372c4014dbc
-#   text hash     e8c3e7d3e8dbb1bd
+#   content hash  6504654fd6c73c3b
+#   text hash     bbb22bc67940bbb8
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

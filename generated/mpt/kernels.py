@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d38bb372c4014dbc
-#   text hash     1b80577b7d22baf4
+#   content hash  6504654fd6c73c3b
+#   text hash     b9be0b755bbbbd99
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d38bb372c4014dbc
-#   text hash     8b6b23e228ce3ee2
+#   content hash  6504654fd6c73c3b
+#   text hash     085fb6748df1a312
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d38bb372c4014dbc
-#   text hash     3a73a4ba56c6cd3d
+#   content hash  6504654fd6c73c3b
+#   text hash     186f1fdfc76463d2
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d38bb372c4014dbc
-#   text hash     ce2abf04e98a7a77
+#   content hash  6504654fd6c73c3b
+#   text hash     179d1138bbbaefd2
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

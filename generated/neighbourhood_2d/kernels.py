@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  eae06c2a68f47372
-#   text hash     48abee915aa231f4
+#   content hash  7f4c03e5cb8726e2
+#   text hash     0c72083140219c93
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

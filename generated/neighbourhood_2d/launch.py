@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  eae06c2a68f47372
-#   text hash     6365a37f04fe3b08
+#   content hash  7f4c03e5cb8726e2
+#   text hash     51781df0b7d13500
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  eae06c2a68f47372
-#   text hash     73eb38fa34b61cd6
+#   content hash  7f4c03e5cb8726e2
+#   text hash     08f63cdec0cccb8b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  eae06c2a68f47372
-#   text hash     27e1b5f46e0778e1
+#   content hash  7f4c03e5cb8726e2
+#   text hash     7c734f535b8681fa
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

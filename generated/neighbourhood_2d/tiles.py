@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  eae06c2a68f47372
-#   text hash     f8f9b998d5d34b18
+#   content hash  7f4c03e5cb8726e2
+#   text hash     5df8f03d2681c187
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

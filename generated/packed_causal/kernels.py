@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f047b16c40e0791c
-#   text hash     70fbf367467c05f0
+#   content hash  5611479897437801
+#   text hash     24344f37b8f87850
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

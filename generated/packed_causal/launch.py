@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f047b16c40e0791c
-#   text hash     935997edef925429
+#   content hash  5611479897437801
+#   text hash     fb9b442a88b8b0b7
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f047b16c40e0791c
-#   text hash     408ee42f9bf8e5c1
+#   content hash  5611479897437801
+#   text hash     396282a4d3a6d8e7
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f047b16c40e0791c
-#   text hash     9065e3a1d44374e2
+#   content hash  5611479897437801
+#   text hash     9ce93866808c086a
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2575bdc9328a02ed
-#   text hash     5aa999b54b01a8c8
+#   content hash  0969bcd8735047d6
+#   text hash     b5a1cefa36288782
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

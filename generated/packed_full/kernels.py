@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2575bdc9328a02ed
-#   text hash     7ddbe7ebf73faad2
+#   content hash  0969bcd8735047d6
+#   text hash     28f2debdcb88977c
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

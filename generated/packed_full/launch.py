@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2575bdc9328a02ed
-#   text hash     c926e1f7ef3d320f
+#   content hash  0969bcd8735047d6
+#   text hash     0477fa09a80efed7
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2575bdc9328a02ed
-#   text hash     e6f10a2e318f4060
+#   content hash  0969bcd8735047d6
+#   text hash     7a330704d68b748f
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2575bdc9328a02ed
-#   text hash     7c591e2092402ee4
+#   content hash  0969bcd8735047d6
+#   text hash     5007eaae51c703fe
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

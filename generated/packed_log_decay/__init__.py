@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  797a5020cdce1336
-#   text hash     821c8bea67d71b3b
+#   content hash  29d3a6a0e5d1912a
+#   text hash     62f64969ca3d7b68
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

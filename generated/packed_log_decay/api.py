@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  797a5020cdce1336
-#   text hash     e0961b03f51884fd
+#   content hash  29d3a6a0e5d1912a
+#   text hash     3474ec8f6f54bb68
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

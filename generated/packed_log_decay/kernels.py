@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  797a5020cdce1336
-#   text hash     23800df9dbb0ac58
+#   content hash  29d3a6a0e5d1912a
+#   text hash     e0c61a3b902c596f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

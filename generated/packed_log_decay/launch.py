@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  797a5020cdce1336
-#   text hash     244b23adba2d8079
+#   content hash  29d3a6a0e5d1912a
+#   text hash     2047d9d433859fda
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  797a5020cdce1336
-#   text hash     6a19f9ac805a8d84
+#   content hash  29d3a6a0e5d1912a
+#   text hash     bd36662e4915796e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

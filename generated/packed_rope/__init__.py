@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  42a59ee1b10eeca2
-#   text hash     446134994c8b9b6e
+#   content hash  194cd105ca7ccc39
+#   text hash     1b71fd65cb0a327e
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  42a59ee1b10eeca2
-#   text hash     e47749aa7a8c064b
+#   content hash  194cd105ca7ccc39
+#   text hash     06e34bdd93f9193c
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  42a59ee1b10eeca2
-#   text hash     d5f1642129f8d358
+#   content hash  194cd105ca7ccc39
+#   text hash     32d470fd45c685e2
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  42a59ee1b10eeca2
-#   text hash     1f3d83a7da7dfcec
+#   content hash  194cd105ca7ccc39
+#   text hash     87b8c489a0a30f7a
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  42a59ee1b10eeca2
-#   text hash     fc1566e8c3e9e738
+#   content hash  194cd105ca7ccc39
+#   text hash     c3f533b5f95f0ab8
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

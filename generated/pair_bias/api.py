@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  aa9b486af4c672ca
-#   text hash     5f3efddb5c64dd2b
+#   content hash  3034d4f6f356f7f1
+#   text hash     9ec2de095e34a370
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

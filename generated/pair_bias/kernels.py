@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  aa9b486af4c672ca
-#   text hash     0126894b67e452b6
+#   content hash  3034d4f6f356f7f1
+#   text hash     9183510d22bb6aed
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

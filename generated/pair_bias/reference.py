@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  aa9b486af4c672ca
-#   text hash     86e66ebac908b57c
+#   content hash  3034d4f6f356f7f1
+#   text hash     d9b7966722329244
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

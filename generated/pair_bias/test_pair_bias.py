@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  aa9b486af4c672ca
-#   text hash     0ac86aa09fcba99b
+#   content hash  3034d4f6f356f7f1
+#   text hash     72a89af97049e1f7
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  aa9b486af4c672ca
-#   text hash     30924ec9ef58c356
+#   content hash  3034d4f6f356f7f1
+#   text hash     8a8505f5c3743d8d
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

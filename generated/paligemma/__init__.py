@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b4c20fb031ae8958
-#   text hash     cb375e39a144ad11
+#   content hash  c41a98834437619e
+#   text hash     8aac46f8bb6adf70
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

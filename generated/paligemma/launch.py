@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b4c20fb031ae8958
-#   text hash     de487e84595a977b
+#   content hash  c41a98834437619e
+#   text hash     01b93c0a66df3f43
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

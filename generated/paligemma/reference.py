@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b4c20fb031ae8958
-#   text hash     3c04dd1b67641526
+#   content hash  c41a98834437619e
+#   text hash     ed44890802a1d007
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b4c20fb031ae8958
-#   text hash     9bdbdba308601d31
+#   content hash  c41a98834437619e
+#   text hash     1e94a67c8eed2008
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

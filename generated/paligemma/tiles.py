@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b4c20fb031ae8958
-#   text hash     578e03e42c4dca7f
+#   content hash  c41a98834437619e
+#   text hash     798d84b054c5191b
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

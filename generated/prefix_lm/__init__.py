@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9ce76c1d52a6aa66
-#   text hash     c44e481871f89a16
+#   content hash  80dc7e6297e82bfd
+#   text hash     ce4056236e01812c
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

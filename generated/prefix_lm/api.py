@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9ce76c1d52a6aa66
-#   text hash     51d4bf39ceacf55b
+#   content hash  80dc7e6297e82bfd
+#   text hash     f676ee287d2b2370
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9ce76c1d52a6aa66
-#   text hash     ca1ca6825e00aa49
+#   content hash  80dc7e6297e82bfd
+#   text hash     25332a8e1d1abdcf
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

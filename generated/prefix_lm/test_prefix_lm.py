@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9ce76c1d52a6aa66
-#   text hash     150e7c3b76f82078
+#   content hash  80dc7e6297e82bfd
+#   text hash     c03e068a423c4165
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

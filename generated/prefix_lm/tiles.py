@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9ce76c1d52a6aa66
-#   text hash     398e9dee8f09259e
+#   content hash  80dc7e6297e82bfd
+#   text hash     9339a5c11f54fd42
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  30b17c3834b8c3f0
-#   text hash     8b3c2c005ffebd22
+#   content hash  160e86e442eb1ff2
+#   text hash     77cd3ac1b7b1d667
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  30b17c3834b8c3f0
-#   text hash     631f120f398e040e
+#   content hash  160e86e442eb1ff2
+#   text hash     2ed8cb733a79a910
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

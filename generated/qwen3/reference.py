@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  30b17c3834b8c3f0
-#   text hash     a8f6820fb7df1573
+#   content hash  160e86e442eb1ff2
+#   text hash     a2bea254540a0dac
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

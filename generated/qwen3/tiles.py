@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  30b17c3834b8c3f0
-#   text hash     bd22510bd4656ce2
+#   content hash  160e86e442eb1ff2
+#   text hash     471410c46b3125fe
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  aca10e9e358d2949
-#   text hash     b5a1b44101d46d1f
+#   content hash  f9504b4a2c76640a
+#   text hash     e708704722391f37
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

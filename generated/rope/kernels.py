@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  aca10e9e358d2949
-#   text hash     203840363f9169be
+#   content hash  f9504b4a2c76640a
+#   text hash     02b397c5d7594fa0
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  aca10e9e358d2949
-#   text hash     51c78c2d30b18c62
+#   content hash  f9504b4a2c76640a
+#   text hash     3bc35491f546a5a6
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  aca10e9e358d2949
-#   text hash     b6d85fc922b585cd
+#   content hash  f9504b4a2c76640a
+#   text hash     6555949118821920
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

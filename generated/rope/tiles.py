@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  aca10e9e358d2949
-#   text hash     fe5ffd99067322f5
+#   content hash  f9504b4a2c76640a
+#   text hash     53e8d74dcb865f66
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

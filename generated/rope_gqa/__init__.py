@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f77a5a4e5eeb0589
-#   text hash     9d0c860438b7c43d
+#   content hash  3a2ef767b2b403a4
+#   text hash     8efb8c360c464093
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f77a5a4e5eeb0589
-#   text hash     b9f2dd6606ce2c68
+#   content hash  3a2ef767b2b403a4
+#   text hash     603ab7dcbbe2965c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f77a5a4e5eeb0589
-#   text hash     17f639050116e548
+#   content hash  3a2ef767b2b403a4
+#   text hash     458a1d4fadcfb919
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

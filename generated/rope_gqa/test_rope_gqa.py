@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f77a5a4e5eeb0589
-#   text hash     400010e3b868c141
+#   content hash  3a2ef767b2b403a4
+#   text hash     b0898e6eecd000c9
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f77a5a4e5eeb0589
-#   text hash     b6df21179f3caedc
+#   content hash  3a2ef767b2b403a4
+#   text hash     ee685065db41e9c5
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

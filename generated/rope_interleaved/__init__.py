@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2c8e0f27c536b388
-#   text hash     5a49cbafd673ee27
+#   content hash  fb581b53dd0ea2be
+#   text hash     b7b04181cbde9fe9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2c8e0f27c536b388
-#   text hash     d726165f9ed4a4d2
+#   content hash  fb581b53dd0ea2be
+#   text hash     3dc16f30091070ce
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

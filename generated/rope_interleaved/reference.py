@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2c8e0f27c536b388
-#   text hash     eff356ccc816da04
+#   content hash  fb581b53dd0ea2be
+#   text hash     2a0635cc08870cc8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

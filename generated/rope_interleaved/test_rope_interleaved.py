@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2c8e0f27c536b388
-#   text hash     ca69d6d1dbddd87d
+#   content hash  fb581b53dd0ea2be
+#   text hash     ff1b0509bbdfeb4b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

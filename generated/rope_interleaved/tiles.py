@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2c8e0f27c536b388
-#   text hash     52fdb36e1415b8fe
+#   content hash  fb581b53dd0ea2be
+#   text hash     19feeda09301121b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

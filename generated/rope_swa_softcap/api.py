@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  35b95c2064b0f08c
-#   text hash     df944aa0021a6cf2
+#   content hash  1d4c4582edf3e297
+#   text hash     eec436988fdfc55e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  35b95c2064b0f08c
-#   text hash     3c30717e5cc5b13d
+#   content hash  1d4c4582edf3e297
+#   text hash     125d977ef113c4bb
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

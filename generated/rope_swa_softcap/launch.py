@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  35b95c2064b0f08c
-#   text hash     eb00fa4bd4460d3e
+#   content hash  1d4c4582edf3e297
+#   text hash     19093f7cdeccf78f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  35b95c2064b0f08c
-#   text hash     de3df109e050644c
+#   content hash  1d4c4582edf3e297
+#   text hash     1f4d46e884293266
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

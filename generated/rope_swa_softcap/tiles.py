@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  35b95c2064b0f08c
-#   text hash     30516424748b874b
+#   content hash  1d4c4582edf3e297
+#   text hash     df2245aa3a7ccb97
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

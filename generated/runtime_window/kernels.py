@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e0b673b2eca351c0
-#   text hash     4112a92c3a37f22f
+#   content hash  8fd62d29a386cf62
+#   text hash     f16c712710286d6d
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

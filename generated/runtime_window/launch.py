@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e0b673b2eca351c0
-#   text hash     9d30625bf583eb4f
+#   content hash  8fd62d29a386cf62
+#   text hash     5ec70952fe884ad4
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e0b673b2eca351c0
-#   text hash     8c3fa5e67bcf3933
+#   content hash  8fd62d29a386cf62
+#   text hash     a99d2300aac653e8
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

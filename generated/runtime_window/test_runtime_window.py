@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e0b673b2eca351c0
-#   text hash     99202fd8be7f5af7
+#   content hash  8fd62d29a386cf62
+#   text hash     947e7d8e8035a1b0
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

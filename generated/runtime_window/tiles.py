@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e0b673b2eca351c0
-#   text hash     06003b1abd326735
+#   content hash  8fd62d29a386cf62
+#   text hash     d7e7ea2b8826de83
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

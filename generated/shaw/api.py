@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7c2e8ed4a128c77b
-#   text hash     9f7eb0589cd76dbd
+#   content hash  2d0033f91ebbc40d
+#   text hash     ae7d6f41ddcf1d33
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7c2e8ed4a128c77b
-#   text hash     6b978b3693eac2d8
+#   content hash  2d0033f91ebbc40d
+#   text hash     dbafea06b3f3fbb4
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7c2e8ed4a128c77b
-#   text hash     827f84eb56c146b3
+#   content hash  2d0033f91ebbc40d
+#   text hash     8350a12e15193477
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7c2e8ed4a128c77b
-#   text hash     5235a9e87cb10fe2
+#   content hash  2d0033f91ebbc40d
+#   text hash     f35bf5448d1aad12
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7c2e8ed4a128c77b
-#   text hash     1eeaeaef0dfce4fc
+#   content hash  2d0033f91ebbc40d
+#   text hash     beaeb482bcd80831
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

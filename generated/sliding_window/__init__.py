@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  56592ba1dbd7e65f
-#   text hash     31f235dadc3a4991
+#   content hash  e514ecdc93c2c529
+#   text hash     4dce7945ea337e78
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  56592ba1dbd7e65f
-#   text hash     910a936c0f6f43b9
+#   content hash  e514ecdc93c2c529
+#   text hash     61549ec8c732b616
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

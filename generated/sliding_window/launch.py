@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  56592ba1dbd7e65f
-#   text hash     4bef118574d8ea3c
+#   content hash  e514ecdc93c2c529
+#   text hash     277a8b6e7845b97e
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  56592ba1dbd7e65f
-#   text hash     b47abf84707cee59
+#   content hash  e514ecdc93c2c529
+#   text hash     9b937b514620536e
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

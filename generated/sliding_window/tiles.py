@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  56592ba1dbd7e65f
-#   text hash     1ef34da96297ea16
+#   content hash  e514ecdc93c2c529
+#   text hash     f97918fdc681a17b
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

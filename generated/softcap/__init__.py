@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c4a0f64db6a56ec5
-#   text hash     aa835b78bd48789f
+#   content hash  a8ad985f7be7616c
+#   text hash     ffb75736c5b9aa77
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

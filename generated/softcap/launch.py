@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c4a0f64db6a56ec5
-#   text hash     541ecd325e370d9b
+#   content hash  a8ad985f7be7616c
+#   text hash     1ea55de3d47f0ebf
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

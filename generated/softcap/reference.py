@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c4a0f64db6a56ec5
-#   text hash     a3597a4f3dc14768
+#   content hash  a8ad985f7be7616c
+#   text hash     3072a86bc4719ac7
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

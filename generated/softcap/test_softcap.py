@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c4a0f64db6a56ec5
-#   text hash     f70bd8665062ce60
+#   content hash  a8ad985f7be7616c
+#   text hash     81b3025029dbdd58
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

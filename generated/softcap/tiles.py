@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c4a0f64db6a56ec5
-#   text hash     7ed81313734f981f
+#   content hash  a8ad985f7be7616c
+#   text hash     6a3c8ef8b6ece198
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

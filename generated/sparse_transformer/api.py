@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  008ccf8802abe71d
-#   text hash     1845cc6ba1366942
+#   content hash  b872b09413b7046b
+#   text hash     6c5474cd2116de05
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  008ccf8802abe71d
-#   text hash     19808b37353ccb71
+#   content hash  b872b09413b7046b
+#   text hash     81536cf755b3f549
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  008ccf8802abe71d
-#   text hash     8fc16b67a40e024c
+#   content hash  b872b09413b7046b
+#   text hash     7d5a3054d26b3704
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  008ccf8802abe71d
-#   text hash     3aa4ae68d17cb806
+#   content hash  b872b09413b7046b
+#   text hash     7de083ab86e592ca
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

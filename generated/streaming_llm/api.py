@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5499400d523749d9
-#   text hash     e646ac3442885d1f
+#   content hash  49e3dc790c2fb63d
+#   text hash     29d46966104b2142
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5499400d523749d9
-#   text hash     74bd04c96ffa25cc
+#   content hash  49e3dc790c2fb63d
+#   text hash     fa1a14862055b3af
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5499400d523749d9
-#   text hash     ac34d6e1f6a0a7fd
+#   content hash  49e3dc790c2fb63d
+#   text hash     a54a1a3353946640
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5499400d523749d9
-#   text hash     5759438bb7f3a0ce
+#   content hash  49e3dc790c2fb63d
+#   text hash     f8f0274c26d7f717
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

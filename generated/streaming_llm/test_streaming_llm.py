@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5499400d523749d9
-#   text hash     9c294fdf437856a0
+#   content hash  49e3dc790c2fb63d
+#   text hash     1e3d27d19fd4b753
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

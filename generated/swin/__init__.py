@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  85b09b4a1d5af155
-#   text hash     779b572d3a4a3394
+#   content hash  dc4e5c0631e5f2f0
+#   text hash     d3b4d4816066108c
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  85b09b4a1d5af155
-#   text hash     5533193f63f4a373
+#   content hash  dc4e5c0631e5f2f0
+#   text hash     70fbfba7b2a77fae
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  85b09b4a1d5af155
-#   text hash     781402398038c7a3
+#   content hash  dc4e5c0631e5f2f0
+#   text hash     9a8b5324f2722c7b
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

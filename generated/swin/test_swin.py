@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  85b09b4a1d5af155
-#   text hash     8cfbf64ae90aa358
+#   content hash  dc4e5c0631e5f2f0
+#   text hash     6f916a3fd1ecb32a
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

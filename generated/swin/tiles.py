@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  85b09b4a1d5af155
-#   text hash     96f3bfe4c9dbbf22
+#   content hash  dc4e5c0631e5f2f0
+#   text hash     964f5e2848945aa3
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

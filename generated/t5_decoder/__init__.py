@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  33cddbd96243e944
-#   text hash     05034279377a42b7
+#   content hash  940bea717bccbc07
+#   text hash     ec58236d2b079a99
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

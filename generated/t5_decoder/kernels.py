@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  33cddbd96243e944
-#   text hash     7a1b5cb86813aa4a
+#   content hash  940bea717bccbc07
+#   text hash     937de00d2921f28c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  33cddbd96243e944
-#   text hash     356ba236f99de797
+#   content hash  940bea717bccbc07
+#   text hash     d98e30dd018480c0
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

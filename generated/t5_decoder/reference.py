@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  33cddbd96243e944
-#   text hash     8e878979cc1dc6a2
+#   content hash  940bea717bccbc07
+#   text hash     f3dc110ff91c2a5a
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

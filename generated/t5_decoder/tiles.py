@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  33cddbd96243e944
-#   text hash     ed539df74fbaf80a
+#   content hash  940bea717bccbc07
+#   text hash     66b71a30410c3683
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

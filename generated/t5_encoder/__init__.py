@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a9b3cd38951c79a7
-#   text hash     0f62c9432808500e
+#   content hash  9351747ba0acd745
+#   text hash     31c6a34f0cceb4b8
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a9b3cd38951c79a7
-#   text hash     e676a731da48ae6a
+#   content hash  9351747ba0acd745
+#   text hash     884f3f49a1ca493d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

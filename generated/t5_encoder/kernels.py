@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a9b3cd38951c79a7
-#   text hash     032a0b7e927f4441
+#   content hash  9351747ba0acd745
+#   text hash     f6a067495befe442
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

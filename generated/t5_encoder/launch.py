@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a9b3cd38951c79a7
-#   text hash     389f2d35f747ef8b
+#   content hash  9351747ba0acd745
+#   text hash     d9a07cbff730484d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

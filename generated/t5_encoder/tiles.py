@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a9b3cd38951c79a7
-#   text hash     39e6c337034c83fe
+#   content hash  9351747ba0acd745
+#   text hash     a7c095d3ef25db40
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

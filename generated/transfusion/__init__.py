@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d51c2984f553e438
-#   text hash     c02995974dc37632
+#   content hash  3635e2b66326a1c6
+#   text hash     8daf47c6bd8c0cc3
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d51c2984f553e438
-#   text hash     6b653d827cb5f57b
+#   content hash  3635e2b66326a1c6
+#   text hash     25fa5f86a5f027f3
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d51c2984f553e438
-#   text hash     5cedc4c336966fa1
+#   content hash  3635e2b66326a1c6
+#   text hash     eb551c27ebe52516
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d51c2984f553e438
-#   text hash     a27d9710e127e04c
+#   content hash  3635e2b66326a1c6
+#   text hash     8ca3073270f5e009
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

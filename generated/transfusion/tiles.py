@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d51c2984f553e438
-#   text hash     299f6430359f58a7
+#   content hash  3635e2b66326a1c6
+#   text hash     300e8009bcc41e17
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

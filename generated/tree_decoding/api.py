@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  58f1ace42958eb51
-#   text hash     db5566dad9ec3a9e
+#   content hash  dad5f6d4a3b9f881
+#   text hash     79146de2e0c04ec0
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

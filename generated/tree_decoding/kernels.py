@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  58f1ace42958eb51
-#   text hash     08830a29afc456a5
+#   content hash  dad5f6d4a3b9f881
+#   text hash     00004fbe8d26ab6f
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

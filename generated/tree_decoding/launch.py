@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  58f1ace42958eb51
-#   text hash     e0cf7849aa1914ea
+#   content hash  dad5f6d4a3b9f881
+#   text hash     3ea1a1edfac50b5c
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

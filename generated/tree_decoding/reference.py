@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  58f1ace42958eb51
-#   text hash     3a06f6da4b14fa1a
+#   content hash  dad5f6d4a3b9f881
+#   text hash     15ae2c7a80a00566
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

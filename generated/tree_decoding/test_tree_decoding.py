@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  58f1ace42958eb51
-#   text hash     b074d7f898129664
+#   content hash  dad5f6d4a3b9f881
+#   text hash     0be5cc7ecd671637
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

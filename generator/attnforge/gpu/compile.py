@@ -279,7 +279,7 @@ def compiled(case: Case, target: Any) -> tuple[Any, str]:
             with _stderr_into(written):
                 made = triton.compile(source(case, target), target=target, options=case.options)
         except Exception as error:  # whatever the compiler raises
-            raise NotCompiled(_why(error, _text(written))) from error
+            raise NotCompiled(why(error, _text(written))) from error
         sys.stderr.write(_text(written))
     return made, said.getvalue()
 
@@ -304,7 +304,7 @@ def _text(file: IO[str]) -> str:
     return file.read()
 
 
-def _why(error: BaseException, written: str) -> str:
+def why(error: BaseException, written: str) -> str:
     """The line that tells why a kernel does not compile."""
     while error.__cause__:
         error = error.__cause__

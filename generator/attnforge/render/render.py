@@ -147,4 +147,5 @@ def _environment(escape: bool = False) -> jinja2.Environment:
         newline_sequence="\n",
     )
     environment.filters["lines"] = statements.lines
+    environment.filters["filled"] = statements.filled
     return environment

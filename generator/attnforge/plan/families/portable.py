@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .. import programs, rotation, softmax
@@ -108,6 +109,13 @@ def _row_sums(view: View, block: str) -> tuple[Block, ...]:
     return tuple(Statement(s.name, f"tl.zeros([{block}], tl.float32)", shape=f"[{block}]") for s in view.sums)
 
 
+def _taken_backward(p: SharedParameters, view: View) -> Iterator[Parameter]:
+    """What the kernels of dq and of dk, dv take beside tiles and what they make of them."""
+    yield from (*p.sizes(), *p.storage.aligned(), *p.summed(view), *p.given(view), *p.skipped(view.own), *p.dropped())
+    yield from (Parameter(f"{s.name}_ptr", "*fp32", s.name, written=True) for s in view.learned)
+    yield from p.angles()
+
+
 def _dkv(p: SharedParameters) -> Kernel:
     """The gradients of a tile of keys, over the queries that see it."""
     a, view = p.analysis, p.analysis.by_key
@@ -155,14 +163,7 @@ def _dkv(p: SharedParameters) -> Kernel:
             Parameter("delta_desc", "rows", "delta", ("BLOCK_M",)),
             Parameter("dk_ptr", "*T", "dk", written=True),
             Parameter("dv_ptr", "*T", "dv", written=True),
-            *p.sizes(),
-            *p.storage.aligned(),
-            *p.summed(view),
-            *p.given(view),
-            *p.skipped("k"),
-            *p.dropped(),
-            *(Parameter(f"{s.name}_ptr", "*fp32", s.name, written=True) for s in view.learned),
-            *p.angles(),
+            *_taken_backward(p, view),
             *p.constants("GROUP", "D", "DV", "PAIRS", *TILED, "BLOCK_PAIRS"),
             p.axis("k"),
         ),
@@ -232,14 +233,7 @@ def _dq(p: SharedParameters) -> Kernel:
             Parameter("lse_ptr", "*fp32", "lse"),
             Parameter("dlse_ptr", "*fp32", "dlse"),
             Parameter("delta_ptr", "*fp32", "delta", written=True),
-            *p.sizes(),
-            *p.storage.aligned(),
-            *p.summed(view),
-            *p.given(view),
-            *p.skipped("q"),
-            *p.dropped(),
-            *(Parameter(f"{s.name}_ptr", "*fp32", s.name, written=True) for s in view.learned),
-            *p.angles(),
+            *_taken_backward(p, view),
             *p.constants("GROUP", "D", "PAIRS", *TILED, "BLOCK_PAIRS"),
             p.axis("q"),
         ),

@@ -74,8 +74,7 @@ def rows(a: Analysis, side: Side) -> tuple[Statement, ...]:
             Statement("k_pos", "k_start + tl.arange(0, BLOCK_N)", shape="[BLOCK_N]"),
         )
     return (
-        Statement("q_first", a.positions.of(start)),
-        Statement("q_last", "tl.minimum(q_first + BLOCK_M, k_len) - 1"),
+        *a.positions.ends("q", start),
         Statement("row", "q_start + tl.arange(0, BLOCK_M)", shape="[BLOCK_M]"),
         Statement("q_pos", a.positions.of("row"), shape="[BLOCK_M]"),
     )

@@ -235,8 +235,6 @@ def _noted(a: Analysis, states: TileStates) -> tuple[Block, ...]:
 def _range_of(a: Analysis, states: TileStates) -> tuple[Block, ...]:
     """The statements that work out and store the range of parts that one part of a side needs."""
     own, other, ends = states.own, OTHER[states.own], "first, full_first, full_last, last"
-    block = BLOCKS[own]
-    start = f"tile * {block}"
     count = f"{other}_tiles"
     step = (
         Statement("others", "start + tl.arange(0, 1024)"),
@@ -244,12 +242,9 @@ def _range_of(a: Analysis, states: TileStates) -> tuple[Block, ...]:
         Statement(ends, f"add_states({ends}, others, some, every, {count})"),
     )
     loaded = (*states.telling, *states.bases("tile"), *states.notes(own))
-    rows = (
-        Statement(f"{own}_first", a.positions.of(start) if own == "q" else start),
-        Statement(f"{own}_last", f"tl.minimum({own}_first + {block}, k_len) - 1"),
-    )
+    positions = a.positions.ends(own, f"tile * {BLOCKS[own]}")
     return (
-        *needed(rows, reads((*loaded, *step))),
+        *needed(positions, reads((*loaded, *step))),
         *loaded,
         Statement(ends, f"{count}, {count}, {count}, 0"),
         Loop("start", "0", f"{count}, 1024", step),

@@ -176,10 +176,8 @@ class TileStates:
     def body(self) -> tuple[Statement, ...]:
         """The function's statements, up to `some` and `every`."""
         other = OTHER[self.own]
-        first = "tile * BLOCK_N" if other == "k" else ENDS_TOGETHER.of("tile * BLOCK_M")
         return (
-            Statement(f"{other}_first", first),
-            Statement(f"{other}_last", f"tl.minimum({other}_first + {self.block}, k_len) - 1"),
+            *ENDS_TOGETHER.ends(other, f"tile * {self.block}"),
             *self.notes(other),
             *self.extremes,
             Statement("some", f"{other}_first <= {other}_last"),

@@ -148,6 +148,11 @@ def filled(words: Iterable[str], width: int) -> list[str]:
     return [line.replace("\u00a0", " ") for line in found]
 
 
+def typed(parameters: Iterable[str]) -> list[str]:
+    """Parameters of a jitted function as its head has them: names in capitals are sizes that the compiler knows."""
+    return [f"{name}: tl.constexpr" if name.isupper() else name for name in parameters]
+
+
 def names(*texts: str) -> frozenset[str]:
     """The names, and whatever else is a word, in texts of code."""
     return frozenset(word for text in texts for word in re.findall(r"\w+", text))

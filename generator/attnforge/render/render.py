@@ -148,4 +148,5 @@ def _environment(escape: bool = False) -> jinja2.Environment:
     )
     environment.filters["lines"] = statements.lines
     environment.filters["filled"] = statements.filled
+    environment.filters["typed"] = statements.typed
     return environment

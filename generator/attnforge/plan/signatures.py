@@ -47,12 +47,9 @@ class Signatures(SharedParameters):
 
     @property
     def level(self) -> str:
-        """Text of whether descriptors can read values of queries by position: from multiples of 16 bytes on; or ""."""
-        if not (self.own.dkv and any(p.condition for p in self.own.dkv.parts)):
-            return ""
-        if self.spec.packed:
-            return "cu_seqlens_q.data_ptr() == cu_seqlens_k.data_ptr()"
-        return "(k.shape[1] - q.shape[1]) % 8 == 0"
+        """Text of whether descriptors can read values of queries by position, or "" where none would."""
+        asked = self.own.dkv and any(p.condition for p in self.own.dkv.parts)
+        return self.storage.level if asked else ""
 
     @cached_property
     def rotate(self) -> Kernel:
@@ -93,51 +90,26 @@ class Signatures(SharedParameters):
     def scan(self) -> Kernel:
         """Cumulative sums over the tokens of each sequence, and where its documents begin and end."""
         parts = (Parameter("sums_ptr", "*fp32", "sums", written=True),)
-        places = (
-            (Statement("sums_ptr", "h.to(tl.int64) * 4 * k_rows + aligned", "+="),)
-            if self.storage.cut
-            else (
-                Statement("k_rows", "count"),
-                Statement("sums_ptr", "tl.program_id(0).to(tl.int64) * 4 * count", "+="),
-            )
-        )
-        return self._along_tokens("scan", "sums", parts, places)
+        return self._along_tokens("scan", "sums", parts, self.storage.sums())
 
     @cached_property
     def scan_back(self) -> Kernel:
         """The gradient of what was summed up, from that of the sums."""
         parts = Parameter("dsums_ptr", "*fp32", "dsums"), Parameter("dx_ptr", "*fp32", "dx", written=True)
-        places = tuple(
-            Statement(
-                f"{name}_ptr",
-                f"h.to(tl.int64) * {rows} + {first}" if self.storage.cut else "tl.program_id(0).to(tl.int64) * count",
-                "+=",
-            )
-            for name, rows, first in (("dsums", "k_rows", "aligned"), ("dx", "k_total", "offset"))
-        )
-        return self._along_tokens("scan_back", "dsums", parts, places)
+        return self._along_tokens("scan_back", "dsums", parts, self.storage.dsums())
 
     def _along_tokens(
         self, name: str, sums: str, parts: tuple[Parameter, ...], places: tuple[Statement, ...]
     ) -> Kernel:
         found = (Statement("b, h", "tl.program_id(0) // heads, tl.program_id(0) % heads"), *self.storage.tokens())
         outer = [axis for axis in ("batch", "head", "token") if axis in self.storage.outer]
-        lengths = (
-            (
-                Parameter("cu_seqlens_ptr", "*i32", "cu_seqlens_k"),
-                Parameter("k_total", "i32", "x.shape[-1]"),
-                Parameter("k_rows", "i32", f"{sums}.shape[-1]"),
-            )
-            if self.storage.cut
-            else (Parameter("count", "i32", "x.shape[-1]"),)
-        )
         return Kernel(
             name,
             (
                 Parameter("x_ptr", "*fp32", "x"),
                 *(Parameter(f"x_stride_{axis}", "i32", f"x.stride({i})") for i, axis in enumerate(outer)),
                 *parts,
-                *lengths,
+                *self.storage.token_sizes(sums),
                 Parameter("heads", "i32", "x.shape[-2]"),
                 Parameter("RESET", "constexpr", "reset"),
                 Parameter("BLOCK", "constexpr", "block"),

@@ -28,7 +28,15 @@ class Dense:
     heads = "q.shape[0], q.shape[2]"  # text of how many batch entries and heads there are
     counted = ("q", "k")  # what tells how many parts of queries and of keys there are
     nothing = "out.numel() == 0 or k.numel() == 0"  # text of whether no query sees a key
-    level = "(k.shape[1] - q.shape[1]) % 8 == 0"  # text of whether positions count from a multiple of 16 bytes in rows
+    # text of whether descriptors can read values of queries by position: from multiples of 16 bytes on
+    level = "(k.shape[1] - q.shape[1]) % 8 == 0"
+
+    # what callers read and give
+    axes = ("batch", "tokens", "heads", "head size")  # of q, k and v
+    shapes = ("q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv); out is (B, Tq, Hq, Dv).",)  # lines
+    lse = "(B, Hq, Tq)"
+    totals = ("Tq", "Tk")  # the numbers of queries and of keys
+    keywords = ()  # that tell where sequences begin and how long they are
 
     head_offset = "(tl.cast(b, tl.int64) * stride_batch + tl.cast(h, tl.int64) * stride_head)"
 
@@ -118,6 +126,15 @@ class Packed:
     counted = ("q", "cu_seqlens_q", *longest)
     nothing = "0 in (out.numel(), k.numel(), max_seqlen_q, max_seqlen_k, cu_seqlens_q.shape[0] - 1)"
     level = "cu_seqlens_q.data_ptr() == cu_seqlens_k.data_ptr()"
+
+    axes = ("tokens", "heads", "head size")
+    shapes = (
+        "q (Nq, Hq, D), k (Nk, Hkv, D), v (Nk, Hkv, Dv) hold all sequences, one after the other; out is (Nq, Hq, Dv).",
+        "Rows that no sequence has, such as those behind the last, are 0 in out and in gradients.",
+    )
+    lse = "(Hq, Nq)"
+    totals = ("Nq", "Nk")
+    keywords = ("cu_seqlens", "max_seqlen", *cuts, *limits)
 
     head_offset = "tl.cast(h, tl.int64) * stride_head"
 

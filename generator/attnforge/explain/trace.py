@@ -47,7 +47,7 @@ def _marks(spec: Spec) -> list[_Marks]:
     planned = plan.build(spec)
     spec = planned.spec  # with the names that the text has
     marks = [_Marks() for _ in (*spec.masks, *spec.scores)]
-    for view in (planned.by_query, planned.by_key, *(pair.view for pair in planned.signatures.pairs)):
+    for view in (planned.by_query, planned.by_key, *(pair.view for pair in planned.kernels.pairs)):
         texts = [statement.value for statement in (*view.keep[: len(spec.masks)], *view.score)]
         nodes = [*(mask.keep for mask in spec.masks), *(score.score for score in spec.scores)]
         for mark, text, node in zip(marks, texts, nodes, strict=True):

@@ -14,11 +14,11 @@ from .arguments import Argument
 from .common_values import CommonValues
 from .layout import reduced, scan_view
 from .names_in_code import in_code
+from .package_kernels import PackageKernels
 from .parameters import Kernel
 from .positions import Positions
 from .score_terms import Sum, View
 from .sections import Section
-from .signatures import Signatures
 from .storage import Storage
 from .tile_ranges import TileRange
 from .tile_states import TileStates
@@ -56,7 +56,7 @@ class Plan:
 
     analysis: Analysis  # its spec has the names in code for inputs and options
     arguments: tuple[Argument, ...]
-    signatures: Signatures
+    kernels: PackageKernels
     sections: tuple[Section, ...]  # of the file of kernels
     tuned: tuple[tiles.Row, ...]  # of this variant alone
     tables: tiles.Tables
@@ -97,12 +97,12 @@ class Plan:
     def constants(self) -> tuple[tuple[str, int, str], ...]:
         """The names, values and reasons of numbers that kernels share."""
         why = "queries or keys in a part: what tiles need is worked out part by part"
-        return (("GRAIN", 32, why),) if self.signatures.ranges else ()
+        return (("GRAIN", 32, why),) if self.kernels.ranges else ()
 
     @cached_property
     def learned(self) -> tuple[Reduction, ...]:
         """The inputs that get a gradient."""
-        sums = (*self.by_query.learned, *self.by_key.learned, *(Sum(pair.leaf) for pair in self.signatures.pairs))
+        sums = (*self.by_query.learned, *self.by_key.learned, *(Sum(pair.leaf) for pair in self.kernels.pairs))
         found = []
         for given in self.spec.inputs:
             if given.grad:
@@ -135,7 +135,7 @@ class Plan:
     @property
     def prepared(self) -> tuple[str, ...]:
         """What the forward pass works out of its arguments before it attends, beside turned queries and keys."""
-        return (*self.signatures.sums, *(x.ranges for x in self.signatures.ranged))
+        return (*self.kernels.sums, *(x.ranges for x in self.kernels.ranged))
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -173,7 +173,7 @@ class Plan:
         """What the kernels of attention and its gradients take alike."""
         names = (*self.tensors, *self.prepared, *self.numbers, "lse", "block_m", "block_n")
         passes = self.passes
-        return common_values.of([self.signatures.forward, *(one.kernel for one in passes)], names)
+        return common_values.of([self.kernels.forward, *(one.kernel for one in passes)], names)
 
     def reset(self, given: Input) -> str:
         """Text of the largest value of a running sum's input that begins a document."""
@@ -187,7 +187,7 @@ class Plan:
     @cached_property
     def passes(self) -> tuple[Pass, ...]:
         """The parts of the backward pass."""
-        own = self.signatures.own
+        own = self.kernels.own
         if not (own.dq and own.dkv):
             return ()
         return (
@@ -211,10 +211,10 @@ class Plan:
             only = f" if wanted[{places[s]}]{' and dlse is not None' if s in idle else ''} else None"
             entries = f", {math.prod(s.leaf.input.sizes)}" if form == "entry" else ""
             if form == "pair":
-                pair = next(p for p in self.signatures.pairs if p.leaf == s.leaf)
+                pair = next(p for p in self.kernels.pairs if p.leaf == s.leaf)
                 lines.append(f"{s.name} = lse.new_empty({pair.batches}, {pair.heads}, q.shape[1], k.shape[1])")
             elif tie is None:
-                shape = f"{self.storage.sequences}, q.shape[-2], {self.signatures.tiles('q')}{entries}"
+                shape = f"{self.storage.sequences}, q.shape[-2], {self.kernels.tiles('q')}{entries}"
                 partial.append((s.name, f"lse.new_zeros({shape}){only}"))
             else:
                 # a token that no query stands at keeps a gradient of 0, as does what no packed sequence has
@@ -225,7 +225,7 @@ class Plan:
                 lines.append(f"{s.name} = lse.new_{kind}({self.storage.heads}, {count}{entries}){only}")
         lines += [f"{name} = None" for name, _ in partial]
         # the first one makes delta, which the others read
-        condition = "" if kernel is self.signatures.own.dq else " or ".join(f"wanted[{i}]" for i in wanted)
+        condition = "" if kernel is self.kernels.own.dq else " or ".join(f"wanted[{i}]" for i in wanted)
         return Pass(kernel, condition, tuple(lines), tuple(partial))
 
 
@@ -233,8 +233,8 @@ def build(spec: Spec) -> Plan:
     """Works out all that the templates print."""
     taken, spec = arguments.build(spec), in_code(spec)
     analysis = analyse(spec)
-    signatures = Signatures(analysis)
-    views = (analysis.by_query, analysis.by_key, *(pair.view for pair in signatures.pairs))
+    kernels = PackageKernels(analysis)
+    views = (analysis.by_query, analysis.by_key, *(pair.view for pair in kernels.pairs))
     helpers = {name for view in views for name in view.helpers} | set(tile_ranges.helpers(spec))
     states = (analysis.key_states, analysis.query_states)
     helpers |= {name for found in states if found for name in found.helpers}
@@ -243,13 +243,13 @@ def build(spec: Spec) -> Plan:
 
     def also(table: tiles.Table) -> tiles.Table:
         kept = table if spec.algorithm.backward else {"forward": table["forward"]}
-        return kept | {pair.kernel.name: table["backward_dkv"] for pair in signatures.pairs}
+        return kept | {pair.kernel.name: table["backward_dkv"] for pair in kernels.pairs}
 
     return Plan(
         analysis,
         taken,
-        signatures,
-        sections.build(signatures, frozenset(helpers), tuple(x for x in spec.inputs if x.default)),
+        kernels,
+        sections.build(kernels, frozenset(helpers), tuple(x for x in spec.inputs if x.default)),
         tuned,
         tiles.Tables({arch: also(table) for arch, table in given.half.items()}, also(given.single)),
     )

@@ -18,7 +18,7 @@ from .tile_states import TileStates
 
 
 @dataclass(frozen=True)
-class Signatures(SharedParameters):
+class PackageKernels(SharedParameters):
     """The kernels of a variant: those of its family, and those that prepare what they read."""
 
     @cached_property
@@ -43,7 +43,7 @@ class Signatures(SharedParameters):
 
     @property
     def _rows(self) -> list[Parameter]:
-        return [p for kernel in self.kernels for p in kernel.parts if p.type == "rows"]
+        return [p for kernel in self.all for p in kernel.parts if p.type == "rows"]
 
     @property
     def level(self) -> str:
@@ -119,7 +119,7 @@ class Signatures(SharedParameters):
         )
 
     @property
-    def kernels(self) -> tuple[Kernel, ...]:
+    def all(self) -> tuple[Kernel, ...]:
         """All kernels of the package."""
         return (
             *((self.bounds,) if self.bounds else ()),
@@ -129,8 +129,6 @@ class Signatures(SharedParameters):
             *((self.scan,) if self.scanned else ()),
             *((self.scan_back,) if self.scanned and self.spec.algorithm.backward else ()),
         )
-
-    # -- kernels that look at masks alone, and what they leave to the others -----------------------------------------
 
     @cached_property
     def bounds(self) -> Kernel | None:

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from ..expressions.tree import Node
 from ..language.spec import Spec
 from ..plan import plan, tile_ranges
-from ..plan.leaf import Site
-from ..plan.score_terms import View
+from ..plan.access import Site
+from ..plan.kernel_terms import KernelTerms
 from ..plan.statements import label, targets
 
 
@@ -47,13 +47,13 @@ def _marks(spec: Spec) -> list[_Marks]:
     planned = plan.build(spec)
     spec = planned.spec  # with the names that the text has
     marks = [_Marks() for _ in (*spec.masks, *spec.scores)]
-    for view in (planned.by_query, planned.by_key, *(pair.view for pair in planned.kernels.pairs)):
-        texts = [statement.value for statement in (*view.keep[: len(spec.masks)], *view.score)]
+    for terms in (planned.by_query, planned.by_key, *(pair.terms for pair in planned.kernels.pairs)):
+        texts = [statement.value for statement in (*terms.keep[: len(spec.masks)], *terms.score)]
         nodes = [*(mask.keep for mask in spec.masks), *(score.score for score in spec.scores)]
         for mark, text, node in zip(marks, texts, nodes, strict=True):
             mark.values.add(_syntax(text))
-            mark.made |= _loads(view, node)
-        for mark, term in zip(marks[len(spec.masks) :], view.terms, strict=True):
+            mark.made |= _loads(terms, node)
+        for mark, term in zip(marks[len(spec.masks) :], terms.backward_terms, strict=True):
             slopes = (term.slope, *(slope for _, slope in term.sums))
             mark.values |= {_syntax(statement.value) for statement in (*term.before, term.value)}
             mark.values |= {_syntax("-ds")} if not term.slope.text and term.slope.sign == "-" else set()
@@ -73,17 +73,17 @@ def _syntax(text: str) -> str:
     return ast.dump(ast.parse(text, mode="eval").body)
 
 
-def _loads(view: View, node: Node) -> set[str]:
+def _loads(terms: KernelTerms, node: Node) -> set[str]:
     """The names that a kernel loads so that an expression can be read."""
-    given = {i.name for i in view.spec.inputs if i.axes}
-    leaves = [view.leaf(n) for n in node.walk() if n.op == "input" and n.value in given]
+    given = {i.name for i in terms.spec.inputs if i.axes}
+    accesses = [terms.access(n) for n in node.walk() if n.op == "input" and n.value in given]
     sites: tuple[Site, ...] = ("program", "head", "tile", "step", "mask")
-    made = {name for site in sites for name in targets(view.loads(site))}
+    made = {name for site in sites for name in targets(terms.loads(site))}
     return {
         name
         for name in made
-        for leaf in leaves
-        if name in (leaf.name, f"{leaf.input.name}_base") or name.startswith(f"{leaf.name}_")
+        for access in accesses
+        if name in (access.name, f"{access.input.name}_base") or name.startswith(f"{access.name}_")
     }
 
 

@@ -10,9 +10,9 @@ from . import programs, rotation
 from .analysis import Analysis
 from .families import known
 from .families.family import Kernels, Pair
-from .leaf import BLOCKS, OTHER, SIDES
 from .parameters import Kernel, Parameter
 from .shared_parameters import SharedParameters
+from .sides import BLOCKS, OTHER, SIDES
 from .statements import Block, Branch, Loop, Statement, needed, reads
 from .tile_states import TileStates
 
@@ -180,7 +180,7 @@ class PackageKernels(SharedParameters):
     def _told(self, states: TileStates, named: set[str]) -> Iterable[Parameter]:
         """What a small kernel takes that looks at the masks alone, and names these."""
         yield from (p for p in self.sizes(scale=False) if p.name != "Hq" or states.per_head)
-        yield from (p for p in self.given(states.reader) if p.name in named)
+        yield from (p for p in self.given(states.inputs) if p.name in named)
         if "kv_h" in named:
             yield from self.constants("GROUP")
         yield from self.constants("BLOCK_M", "BLOCK_N")
@@ -193,10 +193,10 @@ def _noted(a: Analysis, states: TileStates) -> tuple[Block, ...]:
     inside = "row < q_len" if side == "q" else "k_pos < k_len"
     place = f"tl.cast({states.place} * {side}_tiles + tile, tl.int64) * {2 * len(noted)}"
     stores = []
-    for i, leaf in enumerate(noted):
-        there = f"({inside})[:, None]" if leaf.form == "entry" else inside
+    for i, access in enumerate(noted):
+        there = f"({inside})[:, None]" if access.form == "entry" else inside
         ptr = f"{side}_bounds_ptr + place" + (f" + {2 * i}" if i else "")
-        stores.append(Statement("", f"store_extremes({ptr}, {leaf.name}, {there})"))
+        stores.append(Statement("", f"store_extremes({ptr}, {access.name}, {there})"))
     read = reads((*states.noting, *stores))
     rows = needed((Statement(f"{side}_start", f"tile * {block}"), *programs.rows(a, side)), read)
     return (*rows, *states.noting, Statement("place", place), *stores)

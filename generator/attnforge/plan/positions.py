@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..expressions.tree import Node
-from .leaf import BLOCKS, Side
+from .sides import BLOCKS, Side
 from .statements import Statement
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .analysis import Analysis
-from .leaf import BLOCKS, Side
-from .score_terms import View
+from .kernel_terms import KernelTerms
+from .sides import BLOCKS, Side
 from .statements import Block, Branch, Call, Comment, Statement, needed
 
 
@@ -80,9 +80,9 @@ def rows(a: Analysis, side: Side) -> tuple[Statement, ...]:
     )
 
 
-def opened(a: Analysis, view: View, side: Side, read: Iterable[str]) -> tuple[Statement, ...]:
+def opened(a: Analysis, terms: KernelTerms, side: Side, read: Iterable[str]) -> tuple[Statement, ...]:
     """A tile's rows and what terms load once for it, as far as what follows reads these names."""
-    return needed((*rows(a, side), *a.scaled, *view.loads("program")), read)
+    return needed((*rows(a, side), *a.scaled, *terms.loads("program")), read)
 
 
 def next_cleared(a: Analysis, side: Side, *tiles: str) -> tuple[Block, ...]:

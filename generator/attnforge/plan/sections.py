@@ -69,14 +69,14 @@ def _states(s: PackageKernels) -> Iterator[Function]:
 def _rows(s: PackageKernels) -> Iterator[Function]:
     """The functions that load and store rows."""
     a, spec = s.analysis, s.spec
-    forms = {leaf.form for leaf in a.by_query.leaves}
+    forms = {access.form for access in a.by_query.accesses}
     tables = a.by_query.tables
     wanted = {
         "loads to_32bit load_vector": "row" in forms or spec.algorithm.backward,
         "loads load_pairs": "pair" in forms,
         "loads within": "entry" in forms,
-        "stores add_by_entry": any(s.leaf.tie is None for s in tables),
-        "stores add_by_row_and_entry": any(s.leaf.tie for s in tables) or bool(a.by_key.tables),
+        "stores add_by_entry": any(s.access.tie is None for s in tables),
+        "stores add_by_row_and_entry": any(s.access.tie for s in tables) or bool(a.by_key.tables),
         "loads batch_and_head": spec.algorithm.by_query,
         "loads load_rows": s.described,
         "stores add_product": True,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from ..expressions.inputs import Axis, Input
 from ..language.spec import Spec
-from .leaf import SIDES, Side
 from .parameters import Parameter, jitted
+from .sides import SIDES, Side
 from .statements import Statement
 
 

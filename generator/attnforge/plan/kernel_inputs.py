@@ -21,7 +21,7 @@ from .access import CASTS, TYPES, Access, Site
 from .positions import ENDS_TOGETHER
 from .running_sums import REST
 from .sides import BLOCKS, OTHER, SIDE_OF, Side
-from .statements import Call, Statement, targets
+from .statements import Call, Place, Statement, serving, targets
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,24 @@ class KernelInputs:
     @cached_property
     def _scored(self) -> frozenset[Access]:
         """The accesses that scores read."""
-        nodes = (n for term in self.spec.scores for n in term.score.walk())
-        return frozenset(self.access(n) for n in nodes if n.op == "input")
+        return frozenset(access for access, by in self._readers.items() if any(kind == "score" for kind, _ in by))
+
+    @cached_property
+    def _readers(self) -> dict[Access, frozenset[Place]]:
+        """The terms that read an access."""
+        roots: list[tuple[Place, Node]] = [(("mask", i), mask.keep) for i, mask in enumerate(self.spec.masks)]
+        roots += [(("score", i), term.score) for i, term in enumerate(self.spec.scores)]
+        found: dict[Access, frozenset[Place]] = {}
+        for place, node in roots:
+            for access in {self.access(n) for n in node.walk() if n.op == "input"}:
+                found[access] = found.get(access, frozenset()) | {place}
+        return found
+
+    def readers(self, given: Access | Input) -> frozenset[Place]:
+        """The terms that read an access, or any access to an input."""
+        if isinstance(given, Access):
+            return self._readers[given]
+        return frozenset().union(*(by for access, by in self._readers.items() if self.whole(access.input) == given))
 
     def extent(self, access: Access) -> frozenset[str]:
         """The sides along which an access differs inside a tile."""
@@ -131,25 +147,28 @@ class KernelInputs:
     def loads(self, site: Site) -> tuple[Statement, ...]:
         """The statements that make accesses available, by where they run; those of "mask" in steps that apply one."""
         found = dict.fromkeys(self.numbers() if site == "program" else ())
+
+        def add(read: Access | Input, *made: Statement) -> None:
+            found.update(dict.fromkeys(serving(self.readers(read), made)))
+
         for access in self.accesses:
             outer = "head" if self._heads and self.per_head(access) else "program"
             if access.form == "value":
                 if site == outer:
-                    found[Statement(access.name, self._value_of(access.input))] = None
+                    add(access, Statement(access.name, self._value_of(access.input)))
                 continue
             base = "head" if self._heads and "head" in access.input.kinds else "program"
             whole = self.whole(access.input)
             if site == base and self._steps(whole):
                 place = (self._steps if self.streams(whole) else self._place)(whole)
-                found[Statement(f"{whole.name}_base", place)] = None
+                add(whole, Statement(f"{whole.name}_base", place))
             extent, inner = self.extent(access), "step" if access in self._scored else "mask"
             owned = "tile" if self.whole_head and extent else outer
             if access.input.scan and site == owned:
                 place = f"tl.maximum({self.own}_first, 0).to(tl.int64) * {whole.name}_stride_token"
-                found[Statement(f"{whole.name}_anchor", f"tl.load({self.base(whole)} + {place})")] = None
+                add(whole, Statement(f"{whole.name}_anchor", f"tl.load({self.base(whole)} + {place})"))
             if site == (owned if extent <= {self.own} else inner):
-                made = {"row": self._row, "pair": self._pair, "entry": self._entry}[access.form](access)
-                found |= dict.fromkeys(made)
+                add(access, *{"row": self._row, "pair": self._pair, "entry": self._entry}[access.form](access))
         return tuple(found)
 
     @property
@@ -159,9 +178,8 @@ class KernelInputs:
 
     def numbers(self) -> Iterator[Statement]:
         """Makes the call's numbers values of the kernel language: the interpreter hands on Python's own floats."""
-        kinds = {o.keyword: o.type for o in self.spec.options} | {
-            i.name: i.dtype for i in self.spec.inputs if not i.axes
-        }
+        kinds: dict[str, str] = {o.keyword: o.type for o in self.spec.options}
+        kinds |= {i.name: i.dtype for i in self.spec.inputs if not i.axes}
         for name, kind in kinds.items():
             if kind != "int":
                 yield Statement(name, f"tl.cast({name}, {TYPES[kind]})")
@@ -173,7 +191,7 @@ class KernelInputs:
             return None
         accesses = (access for access in self._scored if access.input == given and access.side not in (None, self.own))
         side = next((access.side for access in accesses), None)
-        return side if side and seen_axes(given, self.spec)[-1].kind in ROW_AXES else None
+        return side if side and storage.seen_axes(given, self.spec)[-1].kind in ROW_AXES else None
 
     def reachable(self, given: Input) -> bool:
         """True if descriptors can read rows: a packed sequence begins anywhere, but in vectors of the package's own."""
@@ -349,7 +367,7 @@ class KernelInputs:
     def strides(self, given: Input) -> dict[str, Axis]:
         """The names of an input's strides, and their axes."""
         given = self.whole(given)
-        axes = seen_axes(given, self.spec)
+        axes = storage.seen_axes(given, self.spec)
         kinds = [axis.kind for axis in axes]
         found = {}
         for i, axis in enumerate(axes):
@@ -371,12 +389,6 @@ class KernelInputs:
 def _rest(given: Input) -> Input:
     """The part of a running sum that rounding left."""
     return dataclasses.replace(given, source=given.name, part=REST, scan=None)
-
-
-def seen_axes(given: Input, spec: Spec) -> tuple[Axis, ...]:
-    """The axes of an input as kernels see it: rows of packed sequences have no batch, a scan puts the tokens last."""
-    axes = storage.of(spec).kept(given)
-    return tuple(sorted(axes, key=lambda a: (*HEAD_AXES, "token").index(a.kind))) if given.scan else axes
 
 
 def as_bool(node: Node) -> Node:

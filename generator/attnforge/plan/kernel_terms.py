@@ -16,7 +16,7 @@ from ..printing import printers
 from .access import TYPES, Access
 from .kernel_inputs import KernelInputs, as_bool
 from .scale_hoisting import Factored, factored
-from .statements import Statement, label
+from .statements import Statement, label, serving
 from .tiles import Weight
 
 _ZEROS = Node("local", (), "tl.zeros_like(score)", "float")
@@ -55,7 +55,7 @@ class BackwardTerm:
     """A score term in a backward kernel: its slopes are worked out before it replaces the score."""
 
     before: tuple[Statement, ...]  # named values, in order
-    guarded: tuple[str, ...]  # those of them, one for each score, that may be NaN or infinite where the mask hides it
+    guarded: tuple[Statement, ...]  # clear those, one for each score, that may be wild where the mask hides it
     value: Statement
     slope: Slope
     sums: tuple[tuple[Sum, Slope], ...]
@@ -81,14 +81,18 @@ class KernelTerms(KernelInputs):
     def keep(self) -> tuple[Statement, ...]:
         """The conditions of a visible place, one statement for each mask."""
         keeps = (self.beside_tiles(m.keep) if self.reach(m.keep) else as_bool(m.keep) for m in self.spec.masks)
-        pairs = zip(keeps, self.spec.masks, strict=True)
-        return tuple(Statement("keep", self.text(keep), "&=", label(mask.label)) for keep, mask in pairs)
+        return tuple(
+            Statement("keep", self.text(keep), "&=", label(mask.label), serves=frozenset({("mask", i)}))
+            for i, (keep, mask) in enumerate(zip(keeps, self.spec.masks, strict=True))
+        )
 
     @property
     def score(self) -> tuple[Statement, ...]:
         """The score terms' values, in order."""
-        nodes = zip(self.factored.scores, self.spec.scores, strict=True)
-        return tuple(Statement("score", self.text(self._value(node)), label=label(s.label)) for node, s in nodes)
+        return tuple(
+            Statement("score", self.text(self._value(node)), label=label(term.label), serves=frozenset({("score", i)}))
+            for i, (node, term) in enumerate(zip(self.factored.scores, self.spec.scores, strict=True))
+        )
 
     @cached_property
     def factored(self) -> Factored:
@@ -142,7 +146,7 @@ class KernelTerms(KernelInputs):
             taken += len(shared.parts)
             before = [Statement(names[old], self.text(_renamed(node, names))) for old, node in shared.parts]
             named: list[Slope] = []
-            guarded: list[str] = []
+            guarded: list[Statement] = []
             for j, (node, reach) in enumerate(zip(shared.slopes, shared.reaches, strict=True)):
                 slope = _renamed(node, names)
                 if slope.op == "num" and slope.value in (1, -1):
@@ -154,12 +158,14 @@ class KernelTerms(KernelInputs):
                     before.append(Statement(name, self.text(slope)))
                     wild = bool(reach) and not _finite(slope)
                     named.append(Slope(name, thin=wild and reach != {"q", "k"}))
-                    guarded += [name] if wild and not named[-1].thin else []
+                    if wild and not named[-1].thin:
+                        guarded.append(Statement(name, f"tl.where(keep, {name}, 0.0)"))
+            value = Statement("score", self.text(_renamed(shared.value, names)), serves=frozenset({("score", i)}))
             terms.append(
                 BackwardTerm(
-                    tuple(before),
-                    tuple(guarded),
-                    Statement("score", self.text(_renamed(shared.value, names))),
+                    serving({("score", i)}, before),
+                    serving({("score", i)}, guarded),
+                    value,
                     named[0],
                     tuple(zip(shared.wanted, named[1:], strict=True)),
                 )
@@ -176,21 +182,21 @@ class KernelTerms(KernelInputs):
         return tuple(found)
 
     @property
-    def guarded(self) -> tuple[str, ...]:
-        """The slopes that must not be read where the mask hides the score."""
-        return tuple(name for term in self.backward_terms for name in term.guarded)
+    def guarded(self) -> tuple[Statement, ...]:
+        """The statements that clear slopes which must not be read where the mask hides the score."""
+        return tuple(statement for term in self.backward_terms for statement in term.guarded)
 
     @property
     def outward(self) -> tuple[Statement, ...]:
         """A backward step's statements from the final score's gradient, `ds`, to the plain one's."""
         found: list[Statement] = []
-        for term in reversed(self.backward_terms):
-            for total, slope in term.sums:
-                found.append(self._added(total, slope))
+        for i, term in reversed([*enumerate(self.backward_terms)]):
+            made = [self._added(total, slope) for total, slope in term.sums]
             if term.slope.text:
-                found.append(Statement("ds", term.slope.product))
+                made.append(Statement("ds", term.slope.product))
             elif term.slope.sign == "-":
-                found.append(Statement("ds", "-ds"))
+                made.append(Statement("ds", "-ds"))
+            found += serving({("score", i)}, made)
         return tuple(found)
 
     def _added(self, total: Sum, slope: Slope) -> Statement:
@@ -230,7 +236,8 @@ class KernelTerms(KernelInputs):
         assert given.default is not None
         parts, (value,) = sharing.share([given.default], "part")
         named = (Statement(name, self.text(node)) for name, node in parts)
-        return (*named, Statement("value", f"tl.cast({self.text(value)}, {TYPES[given.dtype]})"))
+        cast = Statement("value", f"tl.cast({self.text(value)}, {TYPES[given.dtype]})")
+        return serving(self.readers(given), (*named, cast))
 
     @cached_property
     def weight(self) -> Weight:

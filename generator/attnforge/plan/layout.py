@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..expressions.inputs import Input
 from ..language.spec import Spec
-from .kernel_inputs import seen_axes
+from .storage import seen_axes
 
 
 def reduced(given: Input, spec: Spec) -> str:

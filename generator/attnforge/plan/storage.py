@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..expressions.inputs import Axis, Input
+from ..expressions.inputs import HEAD_AXES, Axis, Input
 from ..language.spec import Spec
 from .parameters import Parameter, jitted
 from .sides import SIDES, Side
@@ -244,3 +244,9 @@ STORAGES: dict[bool, Storage] = {False: Dense(), True: Packed()}
 def of(spec: Spec) -> Storage:
     """The storage that a spec asks for."""
     return STORAGES[spec.packed]
+
+
+def seen_axes(given: Input, spec: Spec) -> tuple[Axis, ...]:
+    """The axes of an input as kernels see it: rows of packed sequences have no batch, a scan puts the tokens last."""
+    axes = of(spec).kept(given)
+    return tuple(sorted(axes, key=lambda a: (*HEAD_AXES, "token").index(a.kind))) if given.scan else axes

@@ -20,7 +20,7 @@ from .access import Access
 from .kernel_inputs import KernelInputs
 from .positions import ENDS_TOGETHER
 from .sides import BLOCKS, OTHER, SIDE_OF, Side
-from .statements import Statement, label, needed, reads, targets
+from .statements import Statement, label, needed, reads, serving, targets
 
 _ZERO = Node("num", (), 0, "int")
 
@@ -147,13 +147,13 @@ class TileStates:
     def conditions(self) -> tuple[tuple[Statement, ...], ...]:
         """For each mask what makes of a tile's extremes `some` and `every`: whether it shows anything, and all."""
         found = []
-        for mask, (shared, (every, some)) in zip(self.spec.masks, self._shared, strict=True):
+        for i, (mask, (shared, (every, some))) in enumerate(zip(self.spec.masks, self._shared, strict=True)):
             lines = [Statement(name, self._text(node)) for name, node in shared]
             for name, node in (("some", some), ("every", every)):
                 if node != TRUE:
                     value = "tile < 0" if node == FALSE else self._text(node)
                     lines.append(Statement(name, value, "&=", label(mask.label)))
-            found.append(tuple(lines))
+            found.append(serving({("mask", i)}, lines))
         return tuple(found)
 
     @property

@@ -7,7 +7,7 @@ import functools
 import hashlib
 import os
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
@@ -41,19 +41,30 @@ class TemplateFault(Exception):
 
 def render(spec: Spec) -> dict[str, str]:
     """The names and texts of the files that make up the package of a spec."""
+    values = _values(spec)
+    own = {file.format(name=spec.name): _file(template, values) for file, template in _FILES.items()}
+    return own | {file: _shared(template) for file, template in _SHARED.items()}
+
+
+def unformatted_kernels(spec: Spec, lines: Callable[[Iterable[statements.Block]], list[str]]) -> str:
+    """The kernels of a spec before they are formatted, with the lines that a function makes of statements."""
+    environment = _environment().overlay()
+    environment.filters = environment.filters | {"lines": lines}
+    return environment.get_template(_FILES["kernels.py"]).render(_values(spec))
+
+
+def _values(spec: Spec) -> dict[str, Any]:
+    """What the templates of a package print."""
     planned = plan.build(spec)
     content = (spec.text.encode(), resources.templates_digest(), __version__.encode())
     tuned = (repr(planned.tuned).encode(),) if planned.tuned else ()
-    head = header.write(spec.source, *content, *tuned)
     oracle = reference.build(spec, planned.arguments)
-    values = {
+    return {
         "plan": planned,
         "oracle": oracle,
         "explanation": explanation.text(planned, oracle.description),
-        "header": head.rstrip("\n"),
+        "header": header.write(spec.source, *content, *tuned).rstrip("\n"),
     }
-    own = {file.format(name=spec.name): _file(template, values) for file, template in _FILES.items()}
-    return own | {file: _shared(template) for file, template in _SHARED.items()}
 
 
 def render_all(specs: Sequence[Spec]) -> list[dict[str, str]]:

@@ -12,7 +12,7 @@ from ..loops import Loops
 from ..parameters import Kernel, Parameter
 from ..shared_parameters import TILED, SharedParameters
 from ..sides import BLOCKS, Side
-from ..statements import Block, Branch, Comment, Loop, Statement, needed, reads
+from ..statements import Block, Branch, Comment, Loop, Statement, needed, reads, serving
 from .family import Family, Kernels, Pair
 
 
@@ -101,13 +101,12 @@ def _tile(p: SharedParameters, x: str, side: Side, columns: str) -> tuple[Statem
     return (Statement(f"{x}_tile", p.storage.tile(x, side, head, rows, columns), shape=f"[{rows}, {columns}]"),)
 
 
-def _guarded(terms: KernelTerms) -> tuple[Block, ...]:
-    """Slopes that may be wild where the mask hides the score."""
-    return tuple(Statement(name, f"tl.where(keep, {name}, 0.0)") for name in terms.guarded)
-
-
-def _row_sums(terms: KernelTerms, block: str) -> tuple[Block, ...]:
-    return tuple(Statement(s.name, f"tl.zeros([{block}], tl.float32)", shape=f"[{block}]") for s in terms.sums)
+def _zeros(terms: KernelTerms, shape: str) -> tuple[Block, ...]:
+    """The sums that a kernel carries from step to step, before the first one."""
+    return tuple(
+        Statement(s.name, f"tl.zeros({shape}, tl.float32)", shape=shape, serves=terms.readers(s.access))
+        for s in terms.sums
+    )
 
 
 def _taken_backward(p: SharedParameters, terms: KernelTerms) -> Iterator[Parameter]:
@@ -142,14 +141,11 @@ def _dkv(p: SharedParameters) -> Kernel:
     by_head: tuple[Block, ...] = (
         Statement("row_base", p.storage.head_rows),
         *terms.loads("head"),
-        *_row_sums(terms, "BLOCK_N"),
-        *(Statement(f"{s.name}_row", f"{p.storage.head_tokens(s.access.input)} + k_pos") for s in terms.tables),
+        *_zeros(terms, "[BLOCK_N]"),
+        *(_row(terms, s, f"{p.storage.head_tokens(s.access.input)} + k_pos") for s in terms.tables),
         *step.packed,
         *loops.blocks,
-        *(
-            _stored(s.name, f"{p.storage.head_tokens(s.access.input)} + k_pos", s.name, "k_pos < k_len")
-            for s in terms.sums
-        ),
+        *(_stored(terms, s, f"{p.storage.head_tokens(s.access.input)} + k_pos", "k_pos < k_len") for s in terms.sums),
     )
     if p.spec.grouped:
         heads: tuple[Block, ...] = (Loop("h", "kv_h * GROUP", "(kv_h + 1) * GROUP", by_head),)
@@ -181,7 +177,7 @@ def _dkv(p: SharedParameters) -> Kernel:
             "tail": programs.tail_cleared(a, "q", "q_tile", "dout_tile"),
             "scored": scored,
             "masked": masked,
-            "guarded": _guarded(terms),
+            "guarded": terms.guarded,
             "used": used,
             "back": back,
             "outward": terms.outward,
@@ -202,9 +198,16 @@ def _dkv(p: SharedParameters) -> Kernel:
     )
 
 
-def _stored(name: str, place: str, value: str, mask: str) -> Block:
+def _row(terms: KernelTerms, total: Sum, place: str) -> Statement:
+    """Finds the tables of a tile's rows that a sum is added up in."""
+    return Statement(f"{total.name}_row", place, serves=terms.readers(total.access))
+
+
+def _stored(terms: KernelTerms, total: Sum, place: str, mask: str) -> Block:
     """Stores a sum where the call wants it."""
-    return Branch(f"{name}_ptr is not None", (Statement("", f"tl.store({name}_ptr + {place}, {value}, mask={mask})"),))
+    ptr = f"{total.name}_ptr"
+    store = Statement("", f"tl.store({ptr} + {place}, {total.name}, mask={mask})", serves=terms.readers(total.access))
+    return Branch(f"{ptr} is not None", (store,))
 
 
 def query_places(p: SharedParameters, access: Access) -> str:
@@ -225,8 +228,8 @@ def _dq(p: SharedParameters) -> Kernel:
     loops = Loops(a.keys, a.key_states, step.call, a.joined, step.tails, terms.narrowed)
     slot = "(b.to(tl.int64) * Hq + h) * tl.num_programs(TILE_AXIS) + tile"
     slots = (Statement("slot", slot),) if any(s.access.tie is None for s in terms.tables) else ()
-    places = tuple(Statement(f"{s.name}_row", query_places(p, s.access)) for s in terms.tables if s.access.tie)
-    stores = tuple(_stored_by_query(p, s, slot) for s in terms.sums)
+    places = tuple(_row(terms, s, query_places(p, s.access)) for s in terms.tables if s.access.tie)
+    stores = tuple(_stored_by_query(p, terms, s, slot) for s in terms.sums)
     return Kernel(
         "backward_dq",
         (
@@ -252,7 +255,7 @@ def _dq(p: SharedParameters) -> Kernel:
             "tail": programs.tail_cleared(a, "k", "k_tile", "v_tile"),
             "scored": (*terms.loads("step"), *terms.inward),
             "masked": (*terms.loads("mask"), *terms.keep),
-            "guarded": _guarded(terms),
+            "guarded": terms.guarded,
             "back": back,
             "outward": terms.outward,
             "enter": (
@@ -266,25 +269,25 @@ def _dq(p: SharedParameters) -> Kernel:
                 for x, columns in (("q", "BLOCK_D"), ("dout", "BLOCK_DV"), ("out", "BLOCK_DV"))
                 for statement in _tile(p, x, "q", columns)
             ),
-            "sums": (*_row_sums(terms, "BLOCK_M"), *slots, *places),
+            "sums": (*_zeros(terms, "[BLOCK_M]"), *slots, *places),
             "visit": (*step.packed, *loops.blocks),
             "stores": (*rotation.back(a, "q", ("dq_ptr + first_row * D", "Hq * D")), *stores),
         },
     )
 
 
-def _stored_by_query(p: SharedParameters, total: Sum, slot: str) -> Block:
+def _stored_by_query(p: SharedParameters, terms: KernelTerms, total: Sum, slot: str) -> Block:
     """Stores a sum of a tile of queries, row by row, or all of it where the input has one value for them."""
     name, access = total.name, total.access
     if access.side:
         token = access.row_axis.kind == "token"
         mask = "(row < q_len) & (q_pos >= 0)" if token else "row < q_len"
-        return _stored(name, query_places(p, access), name, mask)
+        return _stored(terms, total, query_places(p, access), mask)
     whole = (
         Statement(name, f"tl.where(row < q_len, {name}, 0.0)"),
         Statement("", f"tl.store({name}_ptr + {slot}, tl.sum({name}, 0))"),
     )
-    return Branch(f"{name}_ptr is not None", whole)
+    return Branch(f"{name}_ptr is not None", serving(terms.readers(access), whole))
 
 
 def _pair(p: SharedParameters, access: Access) -> Pair:
@@ -300,6 +303,7 @@ def _pair(p: SharedParameters, access: Access) -> Pair:
     if len(keys.ends) > 1:
         ends = (("first, _, _, _", "0"), ("_, _, _, last", str(len(keys.ends) - 1)))
         visited = tuple(Statement(target, keys.call(span)) for target, span in ends)
+    place = f"{total.name}_ptr + place[:, None] * k_len + k_pos[None, :]"
     keep: tuple[Block, ...] = ()
     scores = "[BLOCK_M, BLOCK_N]"
     if terms.keep:
@@ -308,7 +312,7 @@ def _pair(p: SharedParameters, access: Access) -> Pair:
             *terms.loads("mask"),
             *terms.keep,
             Statement("p", "tl.where(keep, p, 0.0)"),
-            *_guarded(terms),
+            *terms.guarded,
         )
     body: tuple[Block, ...] = (
         *_tile(p, "q", "q", "BLOCK_D"),
@@ -357,9 +361,11 @@ def _pair(p: SharedParameters, access: Access) -> Pair:
             "opened": needed(
                 (*programs.rows(a, "q"), *programs.rows(a, "k"), *a.scaled), {"row", "k_pos"} | reads(inner)
             ),
+            "start": _zeros(terms, scores),
             "visit": (Loop("i", "0", "batches * heads", inner),),
+            "store": serving(terms.readers(access), (Statement("", f"tl.store({place}, {total.name}, mask=inside)"),)),
         },
-        texts={"input": given.keyword, "sum": total.name},
+        texts={"input": given.keyword},
     )
     return Pair(access, terms, kernel, batch, heads)
 

@@ -248,15 +248,17 @@ class KernelInputs:
 
     def _row(self, access: Access) -> list[Statement]:
         given, kind = access.input, access.row_axis.kind
-        first = "k_start" if access.side == "k" else "q_start" if kind == "query" else "q_first"
         assert access.side
+        first, row = {"k": ("k_start", "k_pos"), "q": ("q_start", "row")}[access.side]
+        if access.side == "q" and kind == "token":
+            first, row = "q_first", "q_pos"
         count, block = "q_len" if kind == "query" else "k_len", BLOCKS[access.side]
         whole = self.whole(given)
-        rest = f"{first}, {whole.name}_stride_{kind}, {count}, {block}"
+        rest = f"{row}, {whole.name}_stride_{kind}, {count}"
 
         def load(part: Input) -> str:
             if self._streamed(access):
-                return f"load_rows({whole.name}_desc, {' + '.join(self._ahead(part)) or 0}, {rest})"
+                return f"load_rows({whole.name}_desc, {' + '.join(self._ahead(part)) or 0}, {first}, {rest})"
             return f"load_vector({self.base(part)}, {rest}){self._seen_as(part)}"
 
         if not given.scan:

@@ -19,7 +19,7 @@ from .scale_hoisting import Factored, factored
 from .statements import Statement, label, serving
 from .tiles import Weight
 
-_ZEROS = Node("local", (), "tl.zeros_like(score)", "float")
+_ZEROS = Node("local", (), "tl.where(score == score, 0.0, 0.0)", "float")  # also where tiles have layouts
 
 
 @dataclass(frozen=True)

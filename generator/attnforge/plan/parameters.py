@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ..expressions.inputs import Input
 from .statements import Block, Bundle, Call
 
 _LOADED = ("tiles", "rows")
@@ -52,6 +53,14 @@ class Function:
     template: str
     name: str
     about: tuple[object, ...] = ()
+
+    @property
+    def defines(self) -> str:
+        """The name of the function in a file."""
+        about = self.about[0] if self.about else None
+        if isinstance(about, Input):
+            return f"{about.name}_{self.name}"
+        return str(getattr(about, "function", self.name))
 
 
 def jitted(template: str, *names: str) -> tuple[Function, ...]:

@@ -9,19 +9,26 @@ from .statements import Block, Branch, Comment, Statement
 _DRAWN = "seed is not None"  # whether the call drops any weights
 
 
-def start(spec: Spec) -> tuple[Block, ...]:
-    """The statements that make the running maximum `m` and the partial sums `l` of rows that have seen no key."""
-    if not spec.sink:
+def start(spec: Spec, full: str = "tl.full", rows: str = "BLOCK_M", layouts: tuple[str, str] = ("", "")) -> tuple[Block, ...]:
+    """The statements that make the running maximum `m` and the partial sums `l` of rows that have seen no key.
+
+    `full` makes a tile of one value, of so many `rows`; `layouts` end its arguments, for `m` and for `l`.
+    """
+    of_rows, of_sums = (f", {layout}" if layout else "" for layout in layouts)
+
+    def made(m: str, l: str) -> tuple[Statement, Statement]:
         return (
-            Statement("m", 'tl.full([BLOCK_M], float("-inf"), tl.float32)', shape="[BLOCK_M]"),
-            Statement("l", "tl.zeros([BLOCK_M, 8], tl.float32)", shape="[BLOCK_M, 8]"),
+            Statement("m", f"{full}([{rows}], {m}, tl.float32{of_rows})", shape=f"[{rows}]"),
+            Statement("l", f"{full}([{rows}, 8], {l}, tl.float32{of_sums})", shape=f"[{rows}, 8]"),
         )
+
+    if not spec.sink:
+        return made('float("-inf")', "0.0")
     return (
         Comment("the sink is what every row has seen at first"),
         Statement("sink", "tl.load(sinks_ptr + tl.cast(h, tl.int64) * sinks_stride_head).to(tl.float32)"),
-        Statement("m", "tl.full([BLOCK_M], sink * LOG2E, tl.float32)", shape="[BLOCK_M]"),
-        Comment("an eighth of its weight in each of the partial sums"),
-        Statement("l", 'tl.full([BLOCK_M, 8], tl.where(sink == float("-inf"), 0.0, 1 / 8), tl.float32)'),
+        Comment("an eighth of its weight is in each of the partial sums"),
+        *made("sink * LOG2E", 'tl.where(sink == float("-inf"), 0.0, 1 / 8)'),
     )
 
 

@@ -48,6 +48,10 @@ class Dense:
         """Text that loads a tile of queries or keys, as [rows, columns]."""
         return f"load_tile({x}_desc, b, {head}, {side}_start, {side}_len, {rows}, {columns})"
 
+    def coordinates(self, side: Side, head: str, start: str) -> str:
+        """Text of where a descriptor finds a tile whose first row is given within the sequence."""
+        return f"b, {head}, {start}, 0"
+
     def found(self, own: str = "") -> tuple[Statement, ...]:
         """The statements that find a sequence."""
         return ()
@@ -146,6 +150,10 @@ class Packed:
         """Text that loads a tile of queries or keys, as [rows, columns]."""
         ends = f"{side}_offset + {side}_start, {side}_offset + {side}_len"
         return f"load_tile({x}_desc, {head}, {ends}, {rows}, {columns})"
+
+    def coordinates(self, side: Side, head: str, start: str) -> str:
+        """Text of where a descriptor finds a tile whose first row is given within the sequence."""
+        return f"{head}, {side}_offset + {start}, 0"
 
     def found(self, own: str = "") -> tuple[Statement, ...]:
         """The statements that find a sequence; `own`: the sides of which kernels use vectors of the package's own."""

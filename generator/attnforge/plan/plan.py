@@ -12,6 +12,8 @@ from . import arguments, common_values, rotation, running_sums, sections, tile_r
 from .analysis import Analysis, analyse
 from .arguments import Argument
 from .common_values import CommonValues
+from .families import hopper
+from .families.hopper import Hopper
 from .kernel_terms import KernelTerms, Sum
 from .layout import reduced, scan_view
 from .names_in_code import in_code
@@ -60,6 +62,7 @@ class Plan:
     sections: tuple[Section, ...]  # of the file of kernels
     tuned: tuple[tiles.Row, ...]  # of this variant alone
     tables: tiles.Tables
+    hopper: Hopper | None  # the kernels for Hopper GPUs, where there are any
 
     rotation = rotation
 
@@ -245,11 +248,14 @@ def build(spec: Spec) -> Plan:
         kept = table if spec.algorithm.backward else {"forward": table["forward"]}
         return kept | {pair.kernel.name: table["backward_dkv"] for pair in kernels.pairs}
 
+    written = sections.build(kernels, frozenset(helpers), tuple(x for x in spec.inputs if x.default))
+    names = frozenset(function.defines for section in written for function in section.functions) | {"LOG2E", "GRAIN"}
     return Plan(
         analysis,
         taken,
         kernels,
-        sections.build(kernels, frozenset(helpers), tuple(x for x in spec.inputs if x.default)),
+        written,
         tuned,
         tiles.Tables({arch: also(table) for arch, table in given.half.items()}, also(given.single)),
+        hopper.build(kernels, names),
     )

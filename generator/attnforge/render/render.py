@@ -42,7 +42,8 @@ class TemplateFault(Exception):
 def render(spec: Spec) -> dict[str, str]:
     """The names and texts of the files that make up the package of a spec."""
     values = _values(spec)
-    own = {file.format(name=spec.name): _file(template, values) for file, template in _FILES.items()}
+    files = _FILES | ({"hopper.py": "hopper/hopper.py.jinja"} if values["plan"].hopper else {})
+    own = {file.format(name=spec.name): _file(template, values) for file, template in files.items()}
     return own | {file: _shared(template) for file, template in _SHARED.items()}
 
 

@@ -202,7 +202,7 @@ def variants(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Varian
         loaded = spec.load(path, terms=resources.terms_for(path))
         planned = plan.build(loaded)
         printed = GENERATED / name / "reference.py"
-        text = printed.read_text() if name in SHIPPED else render.render(loaded)["reference.py"]
+        text = printed.read_text() if name in SHIPPED else render.file(loaded, "reference.py")
         return Variant(
             planned,
             reference.build(loaded, planned.arguments),
@@ -219,7 +219,7 @@ def test_what_leaves_int32_is_computed_from_int64(tmp_path: Path) -> None:
     loaded = spec.load(path, terms=resources.terms_for(path))
     text = render.export(loaded, "flex")
     assert "q_pos = q_idx.long() + shift" in text and "k_pos = kv_idx.long()" in text and "in_mark.long()" in text
-    printed = render.render(loaded)["reference.py"]
+    printed = render.file(loaded, "reference.py")
     assert "in_mark.long()" in printed and "torch.as_tensor(in_jump, dtype=torch.long" in printed
 
 

@@ -41,19 +41,29 @@ class TemplateFault(Exception):
 
 def render(spec: Spec) -> dict[str, str]:
     """The names and texts of the files that make up the package of a spec."""
+    values = _values(spec)
+    own = {name.format(name=spec.name): _file(template, values) for name, template in _FILES.items()}
+    return own | {name: _shared(template) for name, template in _SHARED.items()}
+
+
+def file(spec: Spec, name: str) -> str:
+    """The text of one file of a package, in less time than all of them take."""
+    return _file(_FILES[name], _values(spec))
+
+
+def _values(spec: Spec) -> dict[str, Any]:
+    """What the templates of a package print."""
     planned = plan.build(spec)
     content = (spec.text.encode(), resources.templates_digest(), __version__.encode())
     tuned = (repr(planned.tuned).encode(),) if planned.tuned else ()
     head = header.write(spec.source, *content, *tuned)
     oracle = reference.build(spec, planned.arguments)
-    values = {
+    return {
         "plan": planned,
         "oracle": oracle,
         "explanation": explanation.text(planned, oracle.description),
         "header": head.rstrip("\n"),
     }
-    own = {file.format(name=spec.name): _file(template, values) for file, template in _FILES.items()}
-    return own | {file: _shared(template) for file, template in _SHARED.items()}
 
 
 def render_all(specs: Sequence[Spec]) -> list[dict[str, str]]:

@@ -1,7 +1,8 @@
-"""The interpreter prepares `triton.language` once a launch, and leaves it as it was."""
+"""What the interpreter does less often in tests, and that kernels give what they gave."""
 
 from __future__ import annotations
 
+import contextlib
 from types import FunctionType
 from typing import Any
 
@@ -70,3 +71,24 @@ def test_it_is_asked_for_twice_without_harm() -> None:
     once = triton_interpreter._patch_lang
     interpreter.prepare_once()
     assert triton_interpreter._patch_lang is once
+
+
+@triton.jit
+def _past_the_end(out_ptr):
+    i = tl.arange(0, 4) + 2147483645
+    tl.store(out_ptr + tl.arange(0, 4), i * 2)
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_overflow_is_worked_out_only_where_it_is_told(debug: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    builder, options = triton_interpreter.interpreter_builder, triton_interpreter.InterpreterOptions(debug=debug)
+    monkeypatch.setattr(builder, "options", options)
+    found = []
+    for _ in range(2):
+        out = torch.zeros(4, dtype=torch.int32)
+        told = pytest.raises(triton_interpreter.InterpreterError, match="overflow")
+        with told if debug else contextlib.nullcontext():
+            _past_the_end[(1,)](out)
+        found.append(out.tolist())
+        interpreter.skip_unused_checks()
+    assert found[0] == found[1] and builder.options.sanitize_overflow == debug

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import sys
@@ -17,6 +18,7 @@ def pytest_collection_finish() -> None:
         # the tensors are small: threads would wait for each other most of the time
         torch.set_num_threads(1)
         prepare_once()
+        skip_unused_checks()
 
 
 def prepare_once() -> None:
@@ -45,3 +47,12 @@ def prepare_once() -> None:
         return scope
 
     interpreter._patch_lang = patch_lang
+
+
+def skip_unused_checks() -> None:
+    """Has the interpreter work out whether whole numbers overflow where it tells: in its debug mode."""
+    from triton.runtime import interpreter
+
+    builder = interpreter.interpreter_builder
+    if not builder.options.debug:
+        builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)

@@ -15,8 +15,9 @@ def pytest_collection_finish() -> None:
     if os.environ.get("TRITON_INTERPRET") == "1" and "triton" in sys.modules:
         import torch
 
-        # the tensors are small: threads would wait for each other most of the time
+        # the tensors are small: threads would wait for each other most of the time, in processes that tests start, too
         torch.set_num_threads(1)
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
         prepare_once()
         skip_unused_checks()
 

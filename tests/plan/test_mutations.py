@@ -126,7 +126,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "the last entry left out": ("t5_decoder", "end = tl.max(tl.where(there, entry, -1)) + 1",
                                 "end = tl.max(tl.where(there, entry, -1))"),
     "a row's entries to another row": ("shaw", "ptr + row * ENTRIES + i", "ptr + row // 2 * ENTRIES + i"),
-    "a pair's gradient of one head alone": ("pair_bias", "in_bias_qk_sum += ds", "in_bias_qk_sum = ds"),
+    "a pair's gradient of one head alone": ("pair_bias", "in_bias_qk_sum += ds", "in_bias_qk_sum = ds", "size_1"),
     "a tree that hides nothing": ("tree_decoding", "| in_tree_mask_at", "| (q_len > 0)"),
     "rows too close without copies of tiles": (
         "full", "(stride_row * STEP)", "(stride_row * STEP // 2)", "copy_no_tiles"

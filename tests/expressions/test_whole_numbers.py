@@ -16,7 +16,7 @@ from attnforge.expressions.tree import Node
 from attnforge.expressions.whole_numbers import LONG, SHORT, Ranges, settled
 from attnforge.language.spec import Spec, load
 from attnforge.plan import tile_ranges
-from attnforge.plan.leaves import Reader
+from attnforge.plan.kernel_inputs import KernelInputs
 from attnforge.source.errors import SpecError
 
 LIMITS = {"window": (1, 2**28), "shift": (-5, 9)}
@@ -128,8 +128,8 @@ def test_a_named_part_is_as_wide_as_what_it_stands_for() -> None:
 def test_a_far_index_is_an_int32(tmp_path: Path) -> None:
     text = 'score: [expr: "score + table[INDEX]"]\ninputs: {table: {axes: [64], grad: true}}'
     for index, wide in (("abs(q - k)", False), ("abs(q - k) * 1000 - 7000", True)):
-        reader = Reader(loaded(tmp_path, text.replace("INDEX", index)), "q")
-        (place,) = (load.value for load in reader.loads("step") if "within(" in load.value)
+        inputs = KernelInputs(loaded(tmp_path, text.replace("INDEX", index)), "q")
+        (place,) = (load.value for load in inputs.loads("step") if "within(" in load.value)
         assert ("tl.cast(" in place) == wide and (".to(tl.int32)" in place) == wide, place
 
 
@@ -147,8 +147,8 @@ def test_a_far_index_is_an_int32(tmp_path: Path) -> None:
 def test_ends_of_spans_are_counted_in_integers_that_hold_them(mask: str, along: str, tmp_path: Path) -> None:
     inputs = "inputs: {size: {axes: [], dtype: int, min: 1}}\n" if "size" in mask else ""
     spec = loaded(tmp_path, f'{inputs}mask: [expr: "{mask}"]')
-    reader = Reader(spec, "q")
-    ranges = Ranges(reader.limits)
+    inputs = KernelInputs(spec, "q")
+    ranges = Ranges(inputs.limits)
     walked = tile_ranges.build(spec, along)  # type: ignore[arg-type]
     for span, ends in zip(tile_ranges.spans(spec, along), walked.ends, strict=True):  # type: ignore[arg-type]
         for node, text in ((span.lo, ends.lo), (span.hi, ends.hi)):

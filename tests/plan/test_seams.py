@@ -15,9 +15,9 @@ import pytest
 from attnforge.language import spec
 from attnforge.plan import storage
 from attnforge.plan.families import family, known, portable
-from attnforge.plan.leaf import Side
 from attnforge.plan.parameters import Function
 from attnforge.plan.shared_parameters import SharedParameters
+from attnforge.plan.sides import Side
 from attnforge.plan.statements import Block, Statement
 from attnforge.render import render
 from attnforge.source import resources

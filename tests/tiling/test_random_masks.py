@@ -115,10 +115,10 @@ def check_states(
         sizes = scene["q_len"], scene["k_len"]
         places = [Place(scene["b"], scene["h"], scene["kv_h"], q, k, *sizes) for q in qs for k in ks]
         envs = [scenery.nodes(place) for place in places]
-        for leaf in states.tellers:
-            node = Node("input", leaf.index, leaf.input.name, leaf.input.dtype)
+        for access in states.tellers:
+            node = Node("input", access.index, access.input.name, access.input.dtype)
             found = [evaluate(node, env) for env in envs]
-            held |= {f"{leaf.name}_least": min(found), f"{leaf.name}_most": max(found)}
+            held |= {f"{access.name}_least": min(found), f"{access.name}_most": max(found)}
         shown = {truth[q, k] for q in qs for k in ks}
         assert True not in shown or evaluate(told.most, held), f"missed: {held}"
         assert False not in shown or not evaluate(told.least, held), f"hidden but full: {held}"

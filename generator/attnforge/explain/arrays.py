@@ -14,7 +14,7 @@ from typing import Any
 from ..expressions.functions import FUNCTIONS
 from ..expressions.tree import Node
 from ..expressions.whole_numbers import floated
-from ..plan.leaf import Side
+from ..plan.sides import Side
 from ..tiling.ranges import Span
 from .samples import Note, Told
 

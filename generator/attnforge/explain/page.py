@@ -16,7 +16,7 @@ from ..expressions.inputs import Axis, Input
 from ..expressions.tree import SCORE, Node
 from ..language.spec import Spec
 from ..plan import tile_ranges
-from ..plan.leaf import Side
+from ..plan.sides import Side
 from ..printing import mathml, printers
 from ..printing.javascript import javascript
 from ..printing.mathml import row

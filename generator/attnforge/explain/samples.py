@@ -17,7 +17,7 @@ from ..expressions.inputs import HEAD_AXES, Axis, Input, RuntimeOption
 from ..expressions.tree import Node
 from ..language.spec import Spec
 from ..plan import tile_ranges
-from ..plan.leaf import Side
+from ..plan.sides import Side
 from ..plan.tile_states import TileStates
 from ..printing.spec_text import source
 from ..tiling import intervals
@@ -181,14 +181,14 @@ class _Taken:
             return None
         found = intervals.condition(whole, states.known)
         notes = []
-        for leaf in states.tellers:
-            value = self.replaced(Node("input", leaf.index, leaf.input.name, leaf.input.dtype))
+        for access in states.tellers:
+            value = self.replaced(Node("input", access.index, access.input.name, access.input.dtype))
             number = _of("where", value, 1, 0) if value.type == "bool" else value
-            extent = states.reader.extent(leaf)
+            extent = states.inputs.extent(access)
             steps: dict[Side, int] = {side: 1 for side in _SIDES.values() if side in extent}
-            if leaf in states.blocks:
-                steps = {_SIDES[axis.kind]: int(axis.per) for axis in leaf.input.axes if axis.kind in _SIDES}
-            notes.append(Note(leaf.name, steps, number))
+            if access in states.blocks:
+                steps = {_SIDES[axis.kind]: int(axis.per) for axis in access.input.axes if axis.kind in _SIDES}
+            notes.append(Note(access.name, steps, number))
         return Told(tuple(notes), self.replaced(found.most), self.replaced(found.least), states.ranged)
 
     def _place(self, name: str) -> None:

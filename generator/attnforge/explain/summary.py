@@ -11,7 +11,7 @@ from ..language.spec import Spec
 from ..plan import plan, tile_ranges
 from ..plan.arguments import Argument
 from ..plan.formula import Section, derivatives, formula, written
-from ..plan.leaf import Side
+from ..plan.sides import Side
 from ..plan.tile_states import TileStates
 from ..tiling import ranges
 
@@ -110,7 +110,7 @@ def tiles(spec: Spec) -> Section:
 
 def telling(spec: Spec) -> tuple[str, ...]:
     """The inputs whose values rule out tiles in a call."""
-    return tuple(dict.fromkeys(leaf.input.name for leaf in TileStates(spec, "q").tellers))
+    return tuple(dict.fromkeys(access.input.name for access in TileStates(spec, "q").tellers))
 
 
 def _undecided(spec: Spec) -> list[str]:

@@ -143,7 +143,7 @@ class Cases(NamedTuple):
     def ladders(self, arch: str) -> list[list[Case]]:
         """Launches of each kernel with the tiles of an architecture, the best first; the last takes least room."""
         table = self.planned.tables.of(arch, self.dtype)
-        return [[self.case(x, tile) for tile in self.tiles(x, table)] for x in self.planned.signatures.kernels]
+        return [[self.case(x, tile) for tile in self.tiles(x, table)] for x in self.planned.kernels.all]
 
     def tiles(self, kernel: Kernel, table: Table) -> tuple[Tile, ...]:
         """The tiles of a kernel; those without a row in the table have few of them, and they are small."""

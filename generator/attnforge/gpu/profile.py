@@ -76,7 +76,7 @@ def run(path: Path, loaded: Spec, package: emit.Package, sizes: Sizes, ncu: str,
         job.write_text(json.dumps(asked | {"sizes": dataclasses.asdict(fitting), "backward": backward}))
         readings = counters.measured(ncu, [sys.executable, "-m", "attnforge.gpu.profile", str(job)])
         known = [Least(**one) for one in json.loads(least.read_text())] if least.exists() else []
-    names = [kernel.name for kernel in plan.build(loaded).signatures.kernels]
+    names = [kernel.name for kernel in plan.build(loaded).kernels.all]
     return Profile(loaded.name, fitting, tuple(joined(readings, known, names)))
 
 
@@ -144,7 +144,7 @@ def passes(attention: Any, call: Call, *, backward: bool) -> Callable[[], None]:
 
 def least(planned: Plan, runtime: Any, once: Callable[[], None]) -> list[Least]:
     """What the launches of a call have to move, in their order."""
-    made = {kernel.name: kernel.written for kernel in planned.signatures.kernels}
+    made = {kernel.name: kernel.written for kernel in planned.kernels.all}
     found: list[Least] = []
     start = runtime.launch
 

@@ -132,7 +132,7 @@ class Search:
     @property
     def kernels(self) -> tuple[str, ...]:
         """The kernels whose tiles are searched."""
-        found = {kernel.name for kernel in self.planned.signatures.kernels}
+        found = {kernel.name for kernel in self.planned.kernels.all}
         return tuple(kernel for kernel in tiles.KERNELS if kernel in found)
 
     def size(self, kernel: str) -> int:
@@ -201,7 +201,7 @@ def _examined(wanted: tuple[str, Tile]) -> Trial:
     kernel, tile = wanted
     arch, target = _target
     cases = compile.written(_search.planned, _search.folder, _search.sizes.head_dim, _search.sizes.dtype)
-    signature = next(one for one in cases.planned.signatures.kernels if one.name == kernel)
+    signature = next(one for one in cases.planned.kernels.all if one.name == kernel)
     try:
         made = compile.measured(cases.case(signature, tile), target)
     except compile.NotCompiled as error:

@@ -7,9 +7,9 @@ from functools import cached_property
 
 from ..language.spec import Spec
 from . import running_sums, statements, storage, tile_ranges
-from .leaf import SIDES, Side
+from .kernel_terms import KernelTerms
 from .positions import ENDS_TOGETHER, Positions
-from .score_terms import View
+from .sides import SIDES, Side
 from .statements import Statement
 from .storage import Storage
 from .tile_ranges import TileRange
@@ -21,8 +21,8 @@ class Analysis:
     """What all kernels of a variant, and the host, know of it."""
 
     spec: Spec
-    by_query: View  # the terms as kernels read them whose programs own queries
-    by_key: View  # the terms as kernels read them whose programs own keys
+    by_query: KernelTerms  # the terms as kernels read them whose programs own queries
+    by_key: KernelTerms  # the terms as kernels read them whose programs own keys
     keys: TileRange
     queries: TileRange
     key_states: TileStates | None  # how programs that own queries skip tiles by what the call gives
@@ -104,8 +104,8 @@ def analyse(spec: Spec) -> Analysis:
     key_states, query_states = (found if (found := TileStates(spec, side)).any else None for side in SIDES)
     return Analysis(
         spec,
-        View(running_sums.in_kernels(spec, "q"), "q"),
-        View(running_sums.in_kernels(spec, "k"), "k", not spec.algorithm.by_query),
+        KernelTerms(running_sums.in_kernels(spec, "q"), "q"),
+        KernelTerms(running_sums.in_kernels(spec, "k"), "k", not spec.algorithm.by_query),
         *tile_ranges.both(spec, key_states=key_states is not None, query_states=query_states is not None),
         key_states,
         query_states,

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 from ..expressions.inputs import Axis, Input
 from ..expressions.tree import Node
 from . import running_sums, statements
+from .access import Access
 from .formula import Section, derivatives, formula, written
-from .leaf import Leaf
+from .kernel_terms import Sum
 from .plan import Plan, Reduction
-from .score_terms import Sum
 
 _WIDTH = 116  # characters of a line, behind an indentation of four
 # names of every variant
@@ -59,7 +59,7 @@ def _listed(rows: Iterable[Row]) -> list[str]:
 
 def _formula(plan: Plan) -> list[str]:
     found = formula(plan.spec).within(_WIDTH)
-    for given in plan.signatures.scanned:
+    for given in plan.kernels.scanned:
         name, reset = given.name, running_sums.largest_reset(plan.spec, given)
         begins = f"{reset} or less" if math.isfinite(reset) else "-inf"
         found += ["", *_paragraph(
@@ -127,7 +127,7 @@ def _backward(plan: Plan) -> list[str]:
         ("ds = p * (dp - delta)", "the gradient of the last score"),
         *(row for row in derivatives(spec).lines if row[0] != "d score / d score = 1.0"),
     ]
-    if any(term.slope.text or term.slope.sign == "-" for term in plan.by_query.terms):
+    if any(term.slope.text or term.slope.sign == "-" for term in plan.by_query.backward_terms):
         rows.append(("ds = ds * (d score / d score)", "for each term, the last one first"))
     for learned in plan.learned:
         rows += [row for total in learned.sums for row in _sum(plan, learned, total)]
@@ -150,20 +150,20 @@ def _backward(plan: Plan) -> list[str]:
 
 def _sum(plan: Plan, learned: Reduction, total: Sum) -> Iterator[Row]:
     """The line of one sum of gradients of scores."""
-    leaf = total.leaf
+    access = total.access
     over, each = "the scores that read it", ""
-    if leaf.form == "pair":
-        over, kernel = "the batch entries and heads that share it", f"backward_{leaf.input.name}"
+    if access.form == "pair":
+        over, kernel = "the batch entries and heads that share it", f"backward_{access.input.name}"
     else:
         kernel = "backward_dkv" if total in plan.by_key.learned else "backward_dq"
-    if leaf.form == "row":
-        over = "the keys" if leaf.tie == "q" else "the queries"
-    elif leaf.form == "entry":
-        each = f", for each {'program' if leaf.tie is None else 'query' if leaf.tie == 'q' else 'key'} and entry"
-    elif leaf.form == "value":
+    if access.form == "row":
+        over = "the keys" if access.tie == "q" else "the queries"
+    elif access.form == "entry":
+        each = f", for each {'program' if access.tie is None else 'query' if access.tie == 'q' else 'key'} and entry"
+    elif access.form == "value":
         each = ", for each program"
     idle = "; 0 where there is no dlse" if total in learned.idle else ""
-    read = f"{leaf.input.name}[...]" if leaf.form == "entry" else _read(leaf)
+    read = f"{access.input.name}[...]" if access.form == "entry" else _read(access)
     yield f"{total.name} = sum of ds * (d score / d {read}) over {over}", kernel + each + idle
 
 
@@ -176,24 +176,24 @@ def _total(learned: Reduction) -> Row:
     return f"d{name} = {sums}", "launch.py, summed over the axes that the input lacks"
 
 
-def _read(leaf: Leaf) -> str:
+def _read(access: Access) -> str:
     """The read of an input, as a term writes it."""
-    return written(Node("input", leaf.index, leaf.input.name, leaf.input.dtype))
+    return written(Node("input", access.index, access.input.name, access.input.dtype))
 
 
 def _programs(plan: Plan) -> list[str]:
-    spec, signatures = plan.spec, plan.signatures
+    spec, kernels = plan.spec, plan.kernels
     of = f"of a {plan.storage.entry}"
     rows: list[Row] = []
-    if signatures.scanned:
+    if kernels.scanned:
         rows.append(("scan", f"one head {of}, BLOCK tokens at a time; runs before `forward`"))
     if spec.rope:
         rows.append(("rotate", f"BLOCK_T rows of q or k of one head {of}; runs before `forward`"))
-    if signatures.bounds:
+    if kernels.bounds:
         rows.append(
             ("bounds", f"a tile of queries or of keys {of}: finds the least and the greatest of what masks read there")
         )
-    if signatures.ranges:
+    if kernels.ranges:
         rows.append(
             ("ranges", f"GRAIN queries or keys {of}: finds the range of tiles that they need; runs before `forward`")
         )
@@ -203,7 +203,7 @@ def _programs(plan: Plan) -> list[str]:
             ("forward", f"all of one query head {of}; {walk}; the grid has one axis, in which heads run fastest")
         )
     else:
-        strided = ", loaded as columns by pointers" if plan.signatures.own.functions else ""
+        strided = ", loaded as columns by pointers" if plan.kernels.own.functions else ""
         rows.append(
             ("forward", f"a tile of BLOCK_M queries of one query head {of}; walks along tiles of BLOCK_N keys{strided}")
         )
@@ -214,12 +214,12 @@ def _programs(plan: Plan) -> list[str]:
             ("backward_dq", "the same; runs before the other backward kernels, for which it stores delta"),
             ("backward_dkv", f"a tile of BLOCK_N keys of one {head} {of}; walks along tiles of BLOCK_M queries{heads}"),
         ]
-    for pair in signatures.pairs:
-        name = pair.leaf.input.name
+    for pair in kernels.pairs:
+        name = pair.access.input.name
         owned = f"a tile [BLOCK_M, BLOCK_N] of one batch entry and head of {name}; walks along those of q that share it"
         grid = f"(batch entries * heads of {name}, tiles of queries, tiles of keys)"
         rows.append((pair.kernel.name, f"{owned}; the grid is {grid}"))
-    if signatures.scanned and spec.algorithm.backward:
+    if kernels.scanned and spec.algorithm.backward:
         rows.append(("scan_back", "as `scan`, from the last token to the first; runs after the other backward kernels"))
     return [*_listed(rows), *_grid(plan)]
 
@@ -240,7 +240,7 @@ def _grid(plan: Plan) -> list[str]:
             f"`{states.function}` tells from the call's tensors which of 1024 tiles show something, and which show",
             "all: bits of 32 words, along which programs walk from one that is set to the next.",
         )
-    small = [f"`{kernel.name}`" for kernel in plan.signatures.kernels if kernel.name in _ONE_AXIS]
+    small = [f"`{kernel.name}`" for kernel in plan.kernels.all if kernel.name in _ONE_AXIS]
     if small:
         found.append(f"Programs of {', '.join(small)} are numbered along one axis.")
     return found if spec.algorithm.backward else [*found, "There is no backward pass."]
@@ -274,7 +274,7 @@ def _tensors(plan: Plan) -> Iterator[Row]:
         "x_desc",
         f"of {tiled}: loads tiles of x at [{place}]; a TMA descriptor, or a tuple of pointer, width, strides",
     )
-    if plan.signatures.described:
+    if plan.kernels.described:
         yield "", "of others: loads values of rows from a place on; a descriptor of one axis, or a pointer"
 
 
@@ -302,7 +302,7 @@ def _axis(axis: Axis) -> str:
 
 def _tiles(plan: Plan) -> Iterator[Row]:
     algorithm = plan.spec.algorithm
-    keys = "[BLOCK_D, BLOCK_N]" if plan.signatures.own.functions else "[BLOCK_N, BLOCK_D]"
+    keys = "[BLOCK_D, BLOCK_N]" if plan.kernels.own.functions else "[BLOCK_N, BLOCK_D]"
     yield "q_tile, k_tile, v_tile", f"[BLOCK_M, BLOCK_D], {keys}, [BLOCK_N, BLOCK_DV]"
     if algorithm.backward:
         yield "score, p, dp, ds", "[BLOCK_M, BLOCK_N], in `backward_dkv` [BLOCK_N, BLOCK_M]"
@@ -364,37 +364,37 @@ def _meanings(plan: Plan) -> Iterator[Row]:
     yield "key_ranges_ptr, query_ranges_ptr", "first, full_first, full_last and last of GRAIN rows, in steps of GRAIN"
     yield "PAIRS, BLOCK_PAIRS", "rotated pairs of components, and the power of 2 that holds as many"
     yield "seed, drop_below", "what random numbers hang on, and the 16-bit numbers that drop a weight"
-    for given in plan.signatures.scanned:
+    for given in plan.kernels.scanned:
         yield f"{given.name}_anchor", f"the sum that a program reads {given.name} as a difference from"
-    for leaf in dict.fromkeys((*plan.by_query.leaves, *plan.by_key.leaves)):
-        yield leaf.name, _meaning(leaf)
+    for access in dict.fromkeys((*plan.by_query.accesses, *plan.by_key.accesses)):
+        yield access.name, _meaning(access)
 
 
-def _meaning(leaf: Leaf) -> str:
-    """The meaning of a leaf's name in a kernel."""
-    given = leaf.input
+def _meaning(access: Access) -> str:
+    """The meaning of an access's name in a kernel."""
+    given, row = access.input, "query" if access.tie == "q" else "key"
     if given.source:
         end = "begins" if given.part == running_sums.BEGIN else "ends"
-        return f"where the document of each {'query' if leaf.tie == 'q' else 'key'} {end}, by {given.source}"
+        return f"where the document of each {row} {end}, by {given.source}"
     if given.scan:
-        return f"sum of {given.name} up to {_read(leaf).removeprefix(given.name)}, less {given.name}_anchor"
-    each = {"row": f", for each {'query' if leaf.tie == 'q' else 'key'}", "pair": ", for each score"}
-    return f"{_read(leaf)} of the head" if leaf.form == "value" else _read(leaf) + each.get(leaf.form, ", looked up")
+        return f"sum of {given.name} up to {_read(access).removeprefix(given.name)}, less {given.name}_anchor"
+    each = {"value": " of the head", "row": f", for each {row}", "pair": ", for each score"}
+    return _read(access) + each.get(access.form, ", looked up")
 
 
 def _used(plan: Plan) -> frozenset[str]:
     """The names of the kernels' values that the plan knows of."""
-    signatures, spec = plan.signatures, plan.spec
+    kernels, spec = plan.kernels, plan.spec
     used = set(_ALWAYS)
     used |= {"dp", "ds", "delta"} if spec.algorithm.backward else set()
     used |= {"kv_h"} if spec.grouped else set()
     used |= {"Hkv"} if spec.grouped and spec.algorithm.backward else set()
-    for kernel in signatures.kernels:
+    for kernel in kernels.all:
         used |= {parameter.name for parameter in kernel.parts} | (kernel.step.names if kernel.step else frozenset())
     along = {"k": (plan.analysis.keys, plan.by_query), "q": (plan.analysis.queries, plan.by_key)}
-    for walk, view in (along[side] for side in spec.algorithm.walks):
+    for walk, terms in (along[side] for side in spec.algorithm.walks):
         used |= set(walk.parameters)
-        loads = [one for site in ("program", "head", "tile", "step", "mask") for one in view.loads(site)]
-        used |= statements.reads((*loads, *view.keep, *view.score, *view.narrowed)) | set(statements.targets(loads))
+        loads = [one for site in ("program", "head", "tile", "step", "mask") for one in terms.loads(site)]
+        used |= statements.reads((*loads, *terms.keep, *terms.score, *terms.narrowed)) | set(statements.targets(loads))
     used |= {"q_offset", "k_offset", "q_aligned"} if plan.storage.cut else set()
-    return frozenset(used | ({"k_aligned"} if plan.storage.cut and signatures.scanned else set()))
+    return frozenset(used | ({"k_aligned"} if plan.storage.cut and kernels.scanned else set()))

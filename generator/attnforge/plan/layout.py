@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..expressions.inputs import Input
 from ..language.spec import Spec
-from .leaves import seen_axes
+from .storage import seen_axes
 
 
 def reduced(given: Input, spec: Spec) -> str:

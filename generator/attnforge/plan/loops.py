@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .leaf import BLOCKS
+from .sides import BLOCKS
 from .statements import Block, Branch, Call, Comment, Loop, Statement
 from .tile_ranges import TileRange
 from .tile_states import TileStates

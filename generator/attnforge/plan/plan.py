@@ -12,13 +12,13 @@ from . import arguments, common_values, rotation, running_sums, sections, tile_r
 from .analysis import Analysis, analyse
 from .arguments import Argument
 from .common_values import CommonValues
+from .kernel_terms import KernelTerms, Sum
 from .layout import reduced, scan_view
 from .names_in_code import in_code
+from .package_kernels import PackageKernels
 from .parameters import Kernel
 from .positions import Positions
-from .score_terms import Sum, View
 from .sections import Section
-from .signatures import Signatures
 from .storage import Storage
 from .tile_ranges import TileRange
 from .tile_states import TileStates
@@ -56,7 +56,7 @@ class Plan:
 
     analysis: Analysis  # its spec has the names in code for inputs and options
     arguments: tuple[Argument, ...]
-    signatures: Signatures
+    kernels: PackageKernels
     sections: tuple[Section, ...]  # of the file of kernels
     tuned: tuple[tiles.Row, ...]  # of this variant alone
     tables: tiles.Tables
@@ -69,12 +69,12 @@ class Plan:
         return self.analysis.spec
 
     @property
-    def by_query(self) -> View:
+    def by_query(self) -> KernelTerms:
         """The terms as kernels read them whose programs own queries."""
         return self.analysis.by_query
 
     @property
-    def by_key(self) -> View:
+    def by_key(self) -> KernelTerms:
         """The terms as kernels read them whose programs own keys."""
         return self.analysis.by_key
 
@@ -97,16 +97,16 @@ class Plan:
     def constants(self) -> tuple[tuple[str, int, str], ...]:
         """The names, values and reasons of numbers that kernels share."""
         why = "queries or keys in a part: what tiles need is worked out part by part"
-        return (("GRAIN", 32, why),) if self.signatures.ranges else ()
+        return (("GRAIN", 32, why),) if self.kernels.ranges else ()
 
     @cached_property
     def learned(self) -> tuple[Reduction, ...]:
         """The inputs that get a gradient."""
-        sums = (*self.by_query.learned, *self.by_key.learned, *(Sum(pair.leaf) for pair in self.signatures.pairs))
+        sums = (*self.by_query.learned, *self.by_key.learned, *(Sum(pair.access) for pair in self.kernels.pairs))
         found = []
         for given in self.spec.inputs:
             if given.grad:
-                mine = tuple(s for s in sums if s.leaf.input == given)
+                mine = tuple(s for s in sums if s.access.input == given)
                 idle = tuple(s for s in mine if self.by_query.idle(s))
                 found.append(Reduction(given, mine, idle if len(idle) < len(mine) else (), reduced(given, self.spec)))
         return tuple(found)
@@ -135,7 +135,7 @@ class Plan:
     @property
     def prepared(self) -> tuple[str, ...]:
         """What the forward pass works out of its arguments before it attends, beside turned queries and keys."""
-        return (*self.signatures.sums, *(x.ranges for x in self.signatures.ranged))
+        return (*self.kernels.sums, *(x.ranges for x in self.kernels.ranged))
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -173,7 +173,7 @@ class Plan:
         """What the kernels of attention and its gradients take alike."""
         names = (*self.tensors, *self.prepared, *self.numbers, "lse", "block_m", "block_n")
         passes = self.passes
-        return common_values.of([self.signatures.forward, *(one.kernel for one in passes)], names)
+        return common_values.of([self.kernels.forward, *(one.kernel for one in passes)], names)
 
     def reset(self, given: Input) -> str:
         """Text of the largest value of a running sum's input that begins a document."""
@@ -187,45 +187,45 @@ class Plan:
     @cached_property
     def passes(self) -> tuple[Pass, ...]:
         """The parts of the backward pass."""
-        own = self.signatures.own
+        own = self.kernels.own
         if not (own.dq and own.dkv):
             return ()
         return (
             self._pass(own.dq, self.by_query, {0: ("dq", "q")}),
             self._pass(own.dkv, self.by_key, {1: ("dk", "k"), 2: ("dv", "v")}),
-            *(self._pass(pair.kernel, pair.view, {}) for pair in own.pairs),
+            *(self._pass(pair.kernel, pair.terms, {}) for pair in own.pairs),
         )
 
     def _count(self, x: str) -> str:
         """Text of how many rows a tensor has."""
         return f"{x}.shape[{self.storage.outer.index('token')}]"
 
-    def _pass(self, kernel: Kernel, view: View, made: dict[int, tuple[str, str]]) -> Pass:
+    def _pass(self, kernel: Kernel, terms: KernelTerms, made: dict[int, tuple[str, str]]) -> Pass:
         places = {s: 3 + i for i, r in enumerate(self.learned) for s in r.sums}
         idle = [s for r in self.learned for s in r.idle]
-        wanted = [*made, *dict.fromkeys(places[s] for s in view.learned)]
+        wanted = [*made, *dict.fromkeys(places[s] for s in terms.learned)]
         lines = [f"{grad} = {grad} if wanted[{i}] else runtime.empty_like({x})" for i, (grad, x) in made.items()]
         partial: list[tuple[str, str]] = []
-        for s in view.learned:
-            form, tie = s.leaf.form, s.leaf.tie
+        for s in terms.learned:
+            form, tie = s.access.form, s.access.tie
             only = f" if wanted[{places[s]}]{' and dlse is not None' if s in idle else ''} else None"
-            entries = f", {math.prod(s.leaf.input.sizes)}" if form == "entry" else ""
+            entries = f", {math.prod(s.access.input.sizes)}" if form == "entry" else ""
             if form == "pair":
-                pair = next(p for p in self.signatures.pairs if p.leaf == s.leaf)
+                pair = next(p for p in self.kernels.pairs if p.access == s.access)
                 lines.append(f"{s.name} = lse.new_empty({pair.batches}, {pair.heads}, q.shape[1], k.shape[1])")
             elif tie is None:
-                shape = f"{self.storage.sequences}, q.shape[-2], {self.signatures.tiles('q')}{entries}"
+                shape = f"{self.storage.sequences}, q.shape[-2], {self.kernels.tiles('q')}{entries}"
                 partial.append((s.name, f"lse.new_zeros({shape}){only}"))
             else:
                 # a token that no query stands at keeps a gradient of 0, as does what no packed sequence has
-                gaps = (tie == "q" and s.leaf.row_axis.kind == "token") or self.storage.cut
+                gaps = (tie == "q" and s.access.row_axis.kind == "token") or self.storage.cut
                 kind = "zeros" if form == "entry" or gaps else "empty"
-                rows = "q" if s.leaf.row_axis.kind == "query" else "k"
-                count = f"{s.leaf.input.name}_sums.shape[-1]" if s.leaf.input.scan else self._count(rows)
+                rows = "q" if s.access.row_axis.kind == "query" else "k"
+                count = f"{s.access.input.name}_sums.shape[-1]" if s.access.input.scan else self._count(rows)
                 lines.append(f"{s.name} = lse.new_{kind}({self.storage.heads}, {count}{entries}){only}")
         lines += [f"{name} = None" for name, _ in partial]
         # the first one makes delta, which the others read
-        condition = "" if kernel is self.signatures.own.dq else " or ".join(f"wanted[{i}]" for i in wanted)
+        condition = "" if kernel is self.kernels.own.dq else " or ".join(f"wanted[{i}]" for i in wanted)
         return Pass(kernel, condition, tuple(lines), tuple(partial))
 
 
@@ -233,9 +233,9 @@ def build(spec: Spec) -> Plan:
     """Works out all that the templates print."""
     taken, spec = arguments.build(spec), in_code(spec)
     analysis = analyse(spec)
-    signatures = Signatures(analysis)
-    views = (analysis.by_query, analysis.by_key, *(pair.view for pair in signatures.pairs))
-    helpers = {name for view in views for name in view.helpers} | set(tile_ranges.helpers(spec))
+    kernels = PackageKernels(analysis)
+    all_terms = (analysis.by_query, analysis.by_key, *(pair.terms for pair in kernels.pairs))
+    helpers = {name for terms in all_terms for name in terms.helpers} | set(tile_ranges.helpers(spec))
     states = (analysis.key_states, analysis.query_states)
     helpers |= {name for found in states if found for name in found.helpers}
     tuned = tiles.tuned(spec.path)
@@ -243,13 +243,13 @@ def build(spec: Spec) -> Plan:
 
     def also(table: tiles.Table) -> tiles.Table:
         kept = table if spec.algorithm.backward else {"forward": table["forward"]}
-        return kept | {pair.kernel.name: table["backward_dkv"] for pair in signatures.pairs}
+        return kept | {pair.kernel.name: table["backward_dkv"] for pair in kernels.pairs}
 
     return Plan(
         analysis,
         taken,
-        signatures,
-        sections.build(signatures, frozenset(helpers), tuple(x for x in spec.inputs if x.default)),
+        kernels,
+        sections.build(kernels, frozenset(helpers), tuple(x for x in spec.inputs if x.default)),
         tuned,
         tiles.Tables({arch: also(table) for arch, table in given.half.items()}, also(given.single)),
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..expressions.tree import Node
-from .leaf import Side
+from .sides import BLOCKS, Side
+from .statements import Statement
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,12 @@ class Positions:
     def row(self, position: str) -> str:
         """Text of the row of the query at a position."""
         return f"{position} - ({self.shift})"
+
+    def ends(self, side: Side, start: str) -> tuple[Statement, Statement]:
+        """The statements that make the first and the last position of a tile of a side; `start` is its first row."""
+        first = self.of(start) if side == "q" else start
+        last = f"tl.minimum({side}_first + {BLOCKS[side]}, k_len) - 1"
+        return Statement(f"{side}_first", first), Statement(f"{side}_last", last)
 
     def of_first(self, side: Side) -> str:
         """Text of the position of the first row of a side."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .analysis import Analysis
-from .leaf import BLOCKS, Side
-from .score_terms import View
+from .kernel_terms import KernelTerms
+from .sides import BLOCKS, Side
 from .statements import Block, Branch, Call, Comment, Statement, needed
 
 
@@ -74,16 +74,15 @@ def rows(a: Analysis, side: Side) -> tuple[Statement, ...]:
             Statement("k_pos", "k_start + tl.arange(0, BLOCK_N)", shape="[BLOCK_N]"),
         )
     return (
-        Statement("q_first", a.positions.of(start)),
-        Statement("q_last", "tl.minimum(q_first + BLOCK_M, k_len) - 1"),
+        *a.positions.ends("q", start),
         Statement("row", "q_start + tl.arange(0, BLOCK_M)", shape="[BLOCK_M]"),
         Statement("q_pos", a.positions.of("row"), shape="[BLOCK_M]"),
     )
 
 
-def opened(a: Analysis, view: View, side: Side, read: Iterable[str]) -> tuple[Statement, ...]:
+def opened(a: Analysis, terms: KernelTerms, side: Side, read: Iterable[str]) -> tuple[Statement, ...]:
     """A tile's rows and what terms load once for it, as far as what follows reads these names."""
-    return needed((*rows(a, side), *a.scaled, *view.loads("program")), read)
+    return needed((*rows(a, side), *a.scaled, *terms.loads("program")), read)
 
 
 def next_cleared(a: Analysis, side: Side, *tiles: str) -> tuple[Block, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .analysis import Analysis
-from .leaf import BLOCKS, Side
+from .sides import BLOCKS, Side
 from .statements import Block, Branch, Call, Statement
 
 TABLES = (

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from ..expressions.inputs import Input
 from ..printing.printers import TRITON_HELPERS
+from .package_kernels import PackageKernels
 from .parameters import Function, Kernel, jitted
-from .signatures import Signatures
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Section:
     kernel: Kernel | None = None
 
 
-def build(s: Signatures, helpers: frozenset[str], defaults: tuple[Input, ...]) -> tuple[Section, ...]:
+def build(s: PackageKernels, helpers: frozenset[str], defaults: tuple[Input, ...]) -> tuple[Section, ...]:
     """The sections in order; `helpers` are the functions that expressions call, `defaults` inputs with a default."""
     expressions = jitted("portable/expressions", *(name for name in TRITON_HELPERS if name in helpers))
     made = (Function("portable/defaults.jinja", "default", (given,)) for given in defaults)
@@ -33,11 +33,11 @@ def build(s: Signatures, helpers: frozenset[str], defaults: tuple[Input, ...]) -
         "rotate": jitted("portable/rotation", *_rotation(s)),
         "scan": jitted("portable/stores", "later", "last_of"),
     }
-    found += [Section(before.get(kernel.name, ()), kernel) for kernel in s.kernels]
+    found += [Section(before.get(kernel.name, ()), kernel) for kernel in s.all]
     return tuple(found)
 
 
-def _ranges(s: Signatures) -> Iterator[Function]:
+def _ranges(s: PackageKernels) -> Iterator[Function]:
     """The functions that work out ranges of tiles."""
     a, walks = s.analysis, s.spec.algorithm.walks
     told = a.key_states is not None and a.key_states.ranged
@@ -52,7 +52,7 @@ def _ranges(s: Signatures) -> Iterator[Function]:
         yield Function("portable/tiles.jinja", "keep_documents")
 
 
-def _states(s: Signatures) -> Iterator[Function]:
+def _states(s: PackageKernels) -> Iterator[Function]:
     """The functions that tell tiles apart by what the call gives."""
     keys, queries = s.analysis.key_states, s.analysis.query_states
     if not keys:
@@ -66,17 +66,17 @@ def _states(s: Signatures) -> Iterator[Function]:
         yield from jitted("portable/tiles", "lowest", "bits", "gather", "following")
 
 
-def _rows(s: Signatures) -> Iterator[Function]:
+def _rows(s: PackageKernels) -> Iterator[Function]:
     """The functions that load and store rows."""
     a, spec = s.analysis, s.spec
-    forms = {leaf.form for leaf in a.by_query.leaves}
+    forms = {access.form for access in a.by_query.accesses}
     tables = a.by_query.tables
     wanted = {
         "loads to_32bit load_vector": "row" in forms or spec.algorithm.backward,
         "loads load_pairs": "pair" in forms,
         "loads within": "entry" in forms,
-        "stores add_by_entry": any(s.leaf.tie is None for s in tables),
-        "stores add_by_row_and_entry": any(s.leaf.tie for s in tables) or bool(a.by_key.tables),
+        "stores add_by_entry": any(s.access.tie is None for s in tables),
+        "stores add_by_row_and_entry": any(s.access.tie for s in tables) or bool(a.by_key.tables),
         "loads batch_and_head": spec.algorithm.by_query,
         "loads load_rows": s.described,
         "stores add_product": True,
@@ -90,7 +90,7 @@ def _rows(s: Signatures) -> Iterator[Function]:
         yield from jitted(f"portable/{template}", *functions)
 
 
-def _rotation(s: Signatures) -> Iterator[str]:
+def _rotation(s: PackageKernels) -> Iterator[str]:
     yield from ("load_cos_sin", "rotate_pairs")
     if s.spec.rope and s.spec.rope.dims:
         yield "pass_on"

@@ -9,10 +9,10 @@ from ..expressions.inputs import Input
 from ..language.spec import Spec
 from . import statements
 from .analysis import Analysis
-from .leaf import BLOCKS, SIDES, Side
-from .leaves import Reader
+from .kernel_inputs import KernelInputs
+from .kernel_terms import KernelTerms
 from .parameters import Parameter, Step
-from .score_terms import View
+from .sides import BLOCKS, SIDES, Side
 from .storage import Storage
 
 TILED = ("BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION")
@@ -80,7 +80,7 @@ class SharedParameters:
         if scale:
             yield Parameter("scale", "fp32", "scale")
 
-    def given(self, view: Reader) -> Iterable[Parameter]:
+    def given(self, inputs: KernelInputs) -> Iterable[Parameter]:
         for option in self.spec.options:
             yield Parameter(option.keyword, {"int": "i32", "float": "fp32"}[option.type], option.keyword, own=True)
         for given in self.spec.inputs:
@@ -92,12 +92,12 @@ class SharedParameters:
                 yield Parameter(given.name, "i32" if truth else kind, text, own=True)
                 continue
             text = f"{given.name}_sums" if given.scan else given.name
-            if side := view.streams(given):
+            if side := inputs.streams(given):
                 level = "level" if side == "q" and given.rows == ("token",) else ""
                 yield Parameter(f"{given.name}_desc", "rows", text, (BLOCKS[side],), kind, level)
-            if not side or view.points(given):
+            if not side or inputs.points(given):
                 yield Parameter(f"{given.name}_ptr", "*" + kind, text)
-            for i, (name, axis) in enumerate(view.strides(given).items()):
+            for i, (name, axis) in enumerate(inputs.strides(given).items()):
                 place = {"batch": 0, "token": -1}.get(axis.kind, -3) if given.scan else i
                 yield Parameter(name, "i32", f"runtime.stride({text}, {place})")
             if given.scan:
@@ -148,36 +148,36 @@ class SharedParameters:
         for side in SIDES if sides else ():
             yield Parameter(f"{side}_tiles", "i32", f"{side}_tiles")
 
-    def summed(self, view: View) -> Iterable[Parameter]:
+    def summed(self, terms: KernelTerms) -> Iterable[Parameter]:
         """How many rows a head has in the gradients that a kernel of packed sequences writes row by row."""
-        rows = [s.leaf for s in view.learned if s.leaf.tie and self.storage.cut]
-        if any(leaf.input.scan for leaf in rows):
+        rows = [s.access for s in terms.learned if s.access.tie and self.storage.cut]
+        if any(access.input.scan for access in rows):
             yield Parameter("k_rows", "i32", f"{self.sums[0]}.shape[-1]")
 
     def step(
         self,
         function: str,
-        view: View,
+        terms: KernelTerms,
         results: tuple[str, ...],
         own: tuple[str, ...],
         walked: tuple[str, ...],
         read: Iterable[str],
     ) -> Step:
         """A kernel's step: tiles of its own, where it finds those it walks along, and what terms read."""
-        by_query = view.own == "q"
+        by_query = terms.own == "q"
         place, start = self.storage.place("k" if by_query else "q"), "k_start" if by_query else "q_start"
         inside = ("k_pos",) if by_query else ("row", "q_pos", "q_first")
-        loads = (*view.loads("step"), *view.loads("mask"))
-        read = {*read, *statements.reads((*view.keep, *loads))}
+        loads = (*terms.loads("step"), *terms.loads("mask"))
+        read = {*read, *statements.reads((*terms.keep, *loads))}
         rows = (self.analysis.kv, "k_len") if by_query else ("h", "q_len")
         walked = (*walked, place, *rows)
         lengths = ("k_len",) if not by_query and {"k_len", "q_pos", "q_first"} & read else ()
         scale = "scale" if self.spec.scores else "scale_log2"
         blocks = ("BLOCK_N" if by_query else "BLOCK_M", "BLOCK_D", "BLOCK_DV", "PRECISION")
         made = statements.targets(loads)
-        sums = [name for s in view.learned for name in (f"{s.name}_ptr", f"{s.name}_row")]
+        sums = [name for s in terms.learned for name in (f"{s.name}_ptr", f"{s.name}_row")]
         known = {*results, *own, start, *walked, *lengths, scale, *inside, *made}
-        terms = (*lengths, scale, *view.passed(read, known, ("slot", *sums)))
-        bundles = (("keys" if by_query else "queries", walked), ("terms", terms))
+        words = (*lengths, scale, *terms.passed(read, known, ("slot", *sums)))
+        bundles = (("keys" if by_query else "queries", walked), ("terms", words))
         tails = self.storage.cut and self.spec.algorithm.by_query
         return Step(function, results, (*results, *own, start), bundles, blocks, tails)

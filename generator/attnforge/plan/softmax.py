@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..language.spec import Spec
-from .score_terms import View
+from .kernel_terms import KernelTerms
 from .statements import Block, Branch, Comment, Statement
 
 _DRAWN = "seed is not None"  # whether the call drops any weights
@@ -36,10 +36,10 @@ def empty(spec: Spec) -> tuple[Block, ...]:
     return (Comment(f"rows without keys: 0, and {'the sink' if spec.sink else 'an LSE that makes every weight 0'}"),)
 
 
-def kept(view: View) -> str:
+def kept(terms: KernelTerms) -> str:
     """Text of which of a tile's weights dropout keeps."""
     drawn = "kept(seed, drop_below, b, h, row, k_start, k_pos.shape[0])"
-    return drawn + (".T" if view.down == "k" else "")
+    return drawn + (".T" if terms.down == "k" else "")
 
 
 def weights(spec: Spec) -> str:
@@ -47,23 +47,23 @@ def weights(spec: Spec) -> str:
     return "used" if spec.dropout else "p"
 
 
-def used(view: View) -> tuple[Block, ...]:
+def used(terms: KernelTerms) -> tuple[Block, ...]:
     """The statements that make these weights in a forward step."""
-    if not view.spec.dropout:
+    if not terms.spec.dropout:
         return ()
-    return (Statement("used", f"p if seed is None else tl.where({kept(view)}, p, 0.0)"),)
+    return (Statement("used", f"p if seed is None else tl.where({kept(terms)}, p, 0.0)"),)
 
 
-def used_again(view: View) -> tuple[Block, ...]:
+def used_again(terms: KernelTerms) -> tuple[Block, ...]:
     """The statements that make them in a backward step which needs both weights and their gradient."""
-    if not view.spec.dropout:
+    if not terms.spec.dropout:
         return ()
-    drawn = (Statement("stays", kept(view)), Statement("used", "tl.where(stays, p, 0.0)"))
+    drawn = (Statement("stays", kept(terms)), Statement("used", "tl.where(stays, p, 0.0)"))
     return (Statement("used", "p"), Branch(_DRAWN, drawn))
 
 
-def passed_back(view: View, stays: str = "") -> tuple[Block, ...]:
+def passed_back(terms: KernelTerms, stays: str = "") -> tuple[Block, ...]:
     """The statements that take the gradient of the weights, `dp`, back through dropout."""
-    if not view.spec.dropout:
+    if not terms.spec.dropout:
         return ()
-    return (Branch(_DRAWN, (Statement("dp", f"tl.where({stays or kept(view)}, dp * rescale, 0.0)"),)),)
+    return (Branch(_DRAWN, (Statement("dp", f"tl.where({stays or kept(terms)}, dp * rescale, 0.0)"),)),)

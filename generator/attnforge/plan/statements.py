@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
+
+Place = tuple[Literal["mask", "score"], int]
+"""A term by its place among the masks or the scores of a spec."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +24,7 @@ class Statement:
     heading: str = ""  # of the term whose statements it opens
     condition: str = ""  # when it runs at all
     shape: str = ""  # of a tile or a vector that it sets
+    serves: frozenset[Place] = frozenset()  # the terms without which it would not be there, or be another
 
     @property
     def reads(self) -> frozenset[str]:
@@ -148,6 +153,11 @@ def filled(words: Iterable[str], width: int) -> list[str]:
     return [line.replace("\u00a0", " ") for line in found]
 
 
+def typed(parameters: Iterable[str]) -> list[str]:
+    """Parameters of a jitted function as its head has them: names in capitals are sizes that the compiler knows."""
+    return [f"{name}: tl.constexpr" if name.isupper() else name for name in parameters]
+
+
 def names(*texts: str) -> frozenset[str]:
     """The names, and whatever else is a word, in texts of code."""
     return frozenset(word for text in texts for word in re.findall(r"\w+", text))
@@ -166,6 +176,11 @@ def needed(candidates: Iterable[Statement], read: Iterable[str]) -> tuple[Statem
             found.append(statement)
             wanted |= statement.reads
     return tuple(reversed(found))
+
+
+def serving(places: Iterable[Place], statements: Iterable[Statement]) -> tuple[Statement, ...]:
+    """The same statements, as those of some terms."""
+    return tuple(dataclasses.replace(statement, serves=frozenset(places)) for statement in statements)
 
 
 def targets(statements: Iterable[Statement]) -> tuple[str, ...]:

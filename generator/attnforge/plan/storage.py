@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..expressions.inputs import Axis, Input
+from ..expressions.inputs import HEAD_AXES, Axis, Input
 from ..language.spec import Spec
-from .leaf import SIDES, Side
 from .parameters import Parameter, jitted
+from .sides import SIDES, Side
 from .statements import Statement
 
 
@@ -28,6 +28,15 @@ class Dense:
     heads = "q.shape[0], q.shape[2]"  # text of how many batch entries and heads there are
     counted = ("q", "k")  # what tells how many parts of queries and of keys there are
     nothing = "out.numel() == 0 or k.numel() == 0"  # text of whether no query sees a key
+    # text of whether descriptors can read values of queries by position: from multiples of 16 bytes on
+    level = "(k.shape[1] - q.shape[1]) % 8 == 0"
+
+    # what callers read and give
+    axes = ("batch", "tokens", "heads", "head size")  # of q, k and v
+    shapes = ("q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv); out is (B, Tq, Hq, Dv).",)  # lines
+    lse = "(B, Hq, Tq)"
+    totals = ("Tq", "Tk")  # the numbers of queries and of keys
+    keywords = ()  # that tell where sequences begin and how long they are
 
     head_offset = "(tl.cast(b, tl.int64) * stride_batch + tl.cast(h, tl.int64) * stride_head)"
 
@@ -46,6 +55,20 @@ class Dense:
     def tokens(self) -> tuple[Statement, ...]:
         """The statements by which a program that sums along tokens finds those of its head."""
         return (Statement("x_ptr", "b.to(tl.int64) * x_stride_batch + h.to(tl.int64) * x_stride_head", "+="),)
+
+    def sums(self) -> tuple[Statement, ...]:
+        """The statements by which it finds their sums, in four parts of `k_rows`."""
+        place = "tl.program_id(0).to(tl.int64) * 4 * count"
+        return Statement("k_rows", "count"), Statement("sums_ptr", place, "+=")
+
+    def dsums(self) -> tuple[Statement, ...]:
+        """The statements by which it finds the gradients of their sums, and of themselves."""
+        place = "tl.program_id(0).to(tl.int64) * count"
+        return Statement("dsums_ptr", place, "+="), Statement("dx_ptr", place, "+=")
+
+    def token_sizes(self, sums: str) -> Iterator[Parameter]:
+        """What tells it how many tokens there are; `sums` is what the host calls the sums, or their gradient."""
+        yield Parameter("count", "i32", "x.shape[-1]")
 
     def rows(self, side: Side) -> str:
         """Text of the first of a sequence's rows in out, dq, dk and dv."""
@@ -102,6 +125,16 @@ class Packed:
     heads = "q.shape[1]"
     counted = ("q", "cu_seqlens_q", *longest)
     nothing = "0 in (out.numel(), k.numel(), max_seqlen_q, max_seqlen_k, cu_seqlens_q.shape[0] - 1)"
+    level = "cu_seqlens_q.data_ptr() == cu_seqlens_k.data_ptr()"
+
+    axes = ("tokens", "heads", "head size")
+    shapes = (
+        "q (Nq, Hq, D), k (Nk, Hkv, D), v (Nk, Hkv, Dv) hold all sequences, one after the other; out is (Nq, Hq, Dv).",
+        "Rows that no sequence has, such as those behind the last, are 0 in out and in gradients.",
+    )
+    lse = "(Hq, Nq)"
+    totals = ("Nq", "Nk")
+    keywords = ("cu_seqlens", "max_seqlen", *cuts, *limits)
 
     head_offset = "tl.cast(h, tl.int64) * stride_head"
 
@@ -134,6 +167,21 @@ class Packed:
             Statement("aligned", self.boundary("offset")),
             Statement("x_ptr", first, "+="),
         )
+
+    def sums(self) -> tuple[Statement, ...]:
+        """The statements by which it finds their sums, in four parts of `k_rows`."""
+        return (Statement("sums_ptr", "h.to(tl.int64) * 4 * k_rows + aligned", "+="),)
+
+    def dsums(self) -> tuple[Statement, ...]:
+        """The statements by which it finds the gradients of their sums, and of themselves."""
+        places = {"dsums_ptr": "h.to(tl.int64) * k_rows + aligned", "dx_ptr": "h.to(tl.int64) * k_total + offset"}
+        return tuple(Statement(ptr, place, "+=") for ptr, place in places.items())
+
+    def token_sizes(self, sums: str) -> Iterator[Parameter]:
+        """What tells it how many tokens there are, and where sequences begin."""
+        yield Parameter("cu_seqlens_ptr", "*i32", "cu_seqlens_k")
+        yield Parameter("k_total", "i32", "x.shape[-1]")
+        yield Parameter("k_rows", "i32", f"{sums}.shape[-1]")
 
     @staticmethod
     def boundary(offset: str) -> str:
@@ -196,3 +244,9 @@ STORAGES: dict[bool, Storage] = {False: Dense(), True: Packed()}
 def of(spec: Spec) -> Storage:
     """The storage that a spec asks for."""
     return STORAGES[spec.packed]
+
+
+def seen_axes(given: Input, spec: Spec) -> tuple[Axis, ...]:
+    """The axes of an input as kernels see it: rows of packed sequences have no batch, a scan puts the tokens last."""
+    axes = of(spec).kept(given)
+    return tuple(sorted(axes, key=lambda a: (*HEAD_AXES, "token").index(a.kind))) if given.scan else axes

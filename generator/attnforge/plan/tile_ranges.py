@@ -12,9 +12,9 @@ from ..language.spec import Spec
 from ..printing import printers
 from ..tiling import ranges
 from ..tiling.ranges import Span
-from .leaf import Side
-from .leaves import Reader
+from .kernel_inputs import KernelInputs
 from .positions import ENDS_TOGETHER
+from .sides import Side
 from .statements import Statement, names
 
 _RANGE = ("first", "full_first", "full_last", "last")
@@ -134,8 +134,8 @@ def build(spec: Spec, along: Side, *, told: bool = False) -> TileRange:
     if "shift" in named:
         named |= {"q_len", "k_len"}
     tile = ("q_first", "q_last") if along == "k" else ("k_first", "k_last")
-    leaves = Reader(spec, "q").leaves
-    given = [o.keyword for o in spec.options] + [i.name for i in spec.inputs] + [leaf.name for leaf in leaves]
+    accesses = KernelInputs(spec, "q").accesses
+    given = [o.keyword for o in spec.options] + [i.name for i in spec.inputs] + [access.name for access in accesses]
     candidates = dict.fromkeys([*tile, "q_len", "k_len", "b", "h", "kv_h", *given])
     parameters = tuple(name for name in candidates if name in named)
     full = told or any(e.full for e in ends)
@@ -166,13 +166,13 @@ def _end(node: Node | None, kind: str, along: str, spec: Spec) -> str:
     count = "k_len" if along == "k" else "q_len"
     if node is None:
         return "0" if kind == "lo" else count
-    reader = Reader(spec, "q")
+    inputs = KernelInputs(spec, "q")
     if along == "q":
         node = Node("-", (node, _SHIFT), None, "int")
-    text = reader.text(node)
+    text = inputs.text(node)
     if text == "0":
         return text
-    if not whole_numbers.Ranges(reader.limits).within(node, whole_numbers.SHORT):
+    if not whole_numbers.Ranges(inputs.limits).within(node, whole_numbers.SHORT):
         return f"tl.minimum(tl.maximum({text}, 0), {count}).to(tl.int32)"
     return f"tl.maximum({text}, 0)" if kind == "lo" else text if text == count else f"tl.minimum({text}, {count})"
 

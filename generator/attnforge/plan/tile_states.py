@@ -16,10 +16,11 @@ from ..language.spec import Spec
 from ..printing import printers
 from ..tiling import intervals
 from ..tiling.intervals import FALSE, TRUE, Ends
-from .leaf import BLOCKS, OTHER, Leaf, Side
-from .leaves import Reader
+from .access import Access
+from .kernel_inputs import KernelInputs
 from .positions import ENDS_TOGETHER
-from .statements import Statement, label, needed, reads, targets
+from .sides import BLOCKS, OTHER, SIDE_OF, Side
+from .statements import Statement, label, needed, reads, serving, targets
 
 _ZERO = Node("num", (), 0, "int")
 
@@ -32,14 +33,14 @@ class TileStates:
     own: Side
 
     @cached_property
-    def reader(self) -> Reader:
+    def inputs(self) -> KernelInputs:
         """The masks alone, as these programs read them."""
-        return Reader(dataclasses.replace(self.spec, scores=()), self.own)
+        return KernelInputs(dataclasses.replace(self.spec, scores=()), self.own)
 
     @property
-    def _leaves(self) -> tuple[Leaf, ...]:
+    def _accesses(self) -> tuple[Access, ...]:
         """What could tell tiles apart: nothing for programs that own more than a tile."""
-        return self.reader.leaves if self.spec.algorithm.by_query else ()
+        return self.inputs.accesses if self.spec.algorithm.by_query else ()
 
     @property
     def function(self) -> str:
@@ -51,22 +52,21 @@ class TileStates:
         """The size of the other side's tiles."""
         return BLOCKS[OTHER[self.own]]
 
-    def noted(self, side: Side) -> tuple[Leaf, ...]:
-        """The leaves along one side whose extremes are noted for each of its tiles."""
-        whole = (leaf for leaf in self._leaves if leaf.input.dtype != "float")
-        return tuple(leaf for leaf in whole if self.reader.extent(leaf) == {side})
+    def noted(self, side: Side) -> tuple[Access, ...]:
+        """The accesses along one side whose extremes are noted for each of its tiles."""
+        whole = (access for access in self._accesses if access.input.dtype != "float")
+        return tuple(access for access in whole if self.inputs.extent(access) == {side})
 
     @property
-    def blocks(self) -> tuple[Leaf, ...]:
-        """The leaves with one entry for several positions of both sides: few enough to be looked at by themselves."""
-        pairs = (leaf for leaf in self._leaves if leaf.form == "pair" and leaf.input.dtype != "float")
-        return tuple(
-            leaf for leaf in pairs if all(axis.per != 1 for axis in leaf.input.axes if axis.kind in ("query", "key"))
-        )
+    def blocks(self) -> tuple[Access, ...]:
+        """The accesses with one entry for several positions of both sides: few enough to be looked at by themselves."""
+        pairs = (access for access in self._accesses if access.form == "pair" and access.input.dtype != "float")
+        rows = {access: [axis for axis in access.input.axes if axis.kind in SIDE_OF] for access in pairs}
+        return tuple(access for access, axes in rows.items() if all(axis.per != 1 for axis in axes))
 
     @property
-    def tellers(self) -> tuple[Leaf, ...]:
-        """All leaves whose extremes tell tiles apart."""
+    def tellers(self) -> tuple[Access, ...]:
+        """All accesses whose extremes tell tiles apart."""
         return (*self.noted("q"), *self.noted("k"), *self.blocks)
 
     @property
@@ -118,12 +118,12 @@ class TileStates:
         """The statements that load the extremes of one side: of the own tile, or of the tiles in question."""
         width, noted = 2 * len(self.noted(side)), self.noted(side)
         lines = []
-        for i, leaf in enumerate(noted):
+        for i, access in enumerate(noted):
             for j, end in enumerate(("least", "most")):
                 place = f"{side}_bounds_base" + (f" + tile * {width}" if side != self.own else "")
                 place += f" + {2 * i + j}" if i + j else ""
                 place += f", mask=tile < {side}_tiles, other=0" if side != self.own else ""
-                lines.append(Statement(f"{leaf.name}_{end}", f"tl.load({place})"))
+                lines.append(Statement(f"{access.name}_{end}", f"tl.load({place})"))
         return tuple(lines)
 
     def bases(self, tile: str) -> tuple[Statement, ...]:
@@ -147,39 +147,37 @@ class TileStates:
     def conditions(self) -> tuple[tuple[Statement, ...], ...]:
         """For each mask what makes of a tile's extremes `some` and `every`: whether it shows anything, and all."""
         found = []
-        for mask, (shared, (every, some)) in zip(self.spec.masks, self._shared, strict=True):
+        for i, (mask, (shared, (every, some))) in enumerate(zip(self.spec.masks, self._shared, strict=True)):
             lines = [Statement(name, self._text(node)) for name, node in shared]
             for name, node in (("some", some), ("every", every)):
                 if node != TRUE:
                     value = "tile < 0" if node == FALSE else self._text(node)
                     lines.append(Statement(name, value, "&=", label(mask.label)))
-            found.append(tuple(lines))
+            found.append(serving({("mask", i)}, lines))
         return tuple(found)
 
     @property
     def extremes(self) -> tuple[Statement, ...]:
         """The statements that look at the blocks that tiles meet."""
         lines = []
-        for leaf in self.blocks:
-            per = {axis.kind: axis.per for axis in leaf.input.axes}
+        for access in self.blocks:
+            per = {axis.kind: axis.per for axis in access.input.axes}
             row = [ENDS_TOGETHER.row(end) for end in ("q_first", "q_last")]
             sides = {"q": (*row, str(per["query"]), "query"), "k": ("k_first", "k_last", str(per["key"]), "key")}
             other = OTHER[self.own]
             texts = [
-                f"{a}, {b}, {n}, {leaf.input.name}_stride_{kind}" for a, b, n, kind in (sides[self.own], sides[other])
+                f"{a}, {b}, {n}, {access.input.name}_stride_{kind}" for a, b, n, kind in (sides[self.own], sides[other])
             ]
-            call = f"block_extremes({self.reader.base(leaf.input)}, {texts[0]}, {texts[1]}, {self.block})"
-            lines.append(Statement(f"{leaf.name}_least, {leaf.name}_most", call))
+            call = f"block_extremes({self.inputs.base(access.input)}, {texts[0]}, {texts[1]}, {self.block})"
+            lines.append(Statement(f"{access.name}_least, {access.name}_most", call))
         return tuple(lines)
 
     @property
     def body(self) -> tuple[Statement, ...]:
         """The function's statements, up to `some` and `every`."""
         other = OTHER[self.own]
-        first = "tile * BLOCK_N" if other == "k" else ENDS_TOGETHER.of("tile * BLOCK_M")
         return (
-            Statement(f"{other}_first", first),
-            Statement(f"{other}_last", f"tl.minimum({other}_first + {self.block}, k_len) - 1"),
+            *ENDS_TOGETHER.ends(other, f"tile * {self.block}"),
             *self.notes(other),
             *self.extremes,
             Statement("some", f"{other}_first <= {other}_last"),
@@ -194,12 +192,12 @@ class TileStates:
         states = (statement for found in self.conditions for statement in found)
         named = reads((*states, *self.extremes, *self.notes(other)))
         named |= {"k_len"} if self.own == "q" else {"q_len", "k_len"}
-        made = {f"{leaf.name}_{end}" for leaf in (*self.noted(other), *self.blocks) for end in ("least", "most")}
+        made = {f"{access.name}_{end}" for access in (*self.noted(other), *self.blocks) for end in ("least", "most")}
         made |= {f"{other}_first", f"{other}_last"}
-        own = [f"{leaf.name}_{end}" for leaf in self.noted(self.own) for end in ("least", "most")]
-        loaded = targets((*self.reader.loads("program"), *self.reader.loads("head")))
+        own = [f"{access.name}_{end}" for access in self.noted(self.own) for end in ("least", "most")]
+        loaded = targets((*self.inputs.loads("program"), *self.inputs.loads("head")))
         candidates = [f"{self.own}_first", f"{self.own}_last", "q_len", "k_len", "b", "h", "kv_h", *own]
-        candidates += [f"{other}_bounds_base", f"{other}_tiles", *loaded, *self.reader.arguments]
+        candidates += [f"{other}_bounds_base", f"{other}_tiles", *loaded, *self.inputs.arguments]
         return tuple(name for name in dict.fromkeys(candidates) if name in named and name not in made)
 
     @property
@@ -213,7 +211,7 @@ class TileStates:
     @property
     def noting(self) -> tuple[Statement, ...]:
         """The statements that load what is to be noted of the own side."""
-        return self._loads({leaf.name for leaf in self.noted(self.own)})
+        return self._loads({access.name for access in self.noted(self.own)})
 
     @property
     def telling(self) -> tuple[Statement, ...]:
@@ -221,32 +219,32 @@ class TileStates:
         return self._loads(set(self.parameters))
 
     def _loads(self, names: set[str]) -> tuple[Statement, ...]:
-        made = needed((*self.reader.loads("program"), *self.reader.loads("head")), names)
+        made = needed((*self.inputs.loads("program"), *self.inputs.loads("head")), names)
         # numbers are made what they are before any branch: none gives a name another type
         return tuple(statement for statement in made if statement not in self.numbers)
 
     @cached_property
     def numbers(self) -> tuple[Statement, ...]:
         """The statements that make the call's numbers values of the kernel language."""
-        return tuple(self.reader.numbers())
+        return tuple(self.inputs.numbers())
 
     def _text(self, node: Node) -> str:
-        return self.reader.text(node)
+        return self.inputs.text(node)
 
     def known(self, node: Node) -> Ends | None:
-        """The least and greatest value of a leaf over a tile, or None if they are not known."""
+        """The least and greatest value of an access over a tile, or None if they are not known."""
         if node.op == "var" and node.value in ("q", "k"):
             return Ends(*(Node("local", (), f"{node.value}_{end}", "int") for end in ("first", "last")))
         if node.op != "input":
             return Ends(node, node) if node.type == "int" else None
-        leaf = self.reader.leaf(node)
-        if leaf.input.dtype == "float":
+        access = self.inputs.access(node)
+        if access.input.dtype == "float":
             return None
-        if not self.reader.extent(leaf):
+        if not self.inputs.extent(access):
             return Ends(node, node)
-        if leaf not in self.tellers:
+        if access not in self.tellers:
             return None
-        least, most = (Node("local", (), f"{leaf.name}_{end}", "int") for end in ("least", "most"))
-        if leaf.input.dtype == "int":
+        least, most = (Node("local", (), f"{access.name}_{end}", "int") for end in ("least", "most"))
+        if access.input.dtype == "int":
             return Ends(least, most)
         return Ends(*(Node("!=", (end, _ZERO), None, "bool") for end in (least, most)))

@@ -7,7 +7,7 @@ import functools
 import hashlib
 import os
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
@@ -51,18 +51,24 @@ def file(spec: Spec, name: str) -> str:
     return _file(_FILES[name], _values(spec))
 
 
+def unformatted_kernels(spec: Spec, lines: Callable[[Iterable[statements.Block]], list[str]]) -> str:
+    """The kernels of a spec before they are formatted, with the lines that a function makes of statements."""
+    environment = _environment().overlay()
+    environment.filters = environment.filters | {"lines": lines}
+    return environment.get_template(_FILES["kernels.py"]).render(_values(spec))
+
+
 def _values(spec: Spec) -> dict[str, Any]:
     """What the templates of a package print."""
     planned = plan.build(spec)
     content = (spec.text.encode(), resources.templates_digest(), __version__.encode())
     tuned = (repr(planned.tuned).encode(),) if planned.tuned else ()
-    head = header.write(spec.source, *content, *tuned)
     oracle = reference.build(spec, planned.arguments)
     return {
         "plan": planned,
         "oracle": oracle,
         "explanation": explanation.text(planned, oracle.description),
-        "header": head.rstrip("\n"),
+        "header": header.write(spec.source, *content, *tuned).rstrip("\n"),
     }
 
 
@@ -158,4 +164,5 @@ def _environment(escape: bool = False) -> jinja2.Environment:
     )
     environment.filters["lines"] = statements.lines
     environment.filters["filled"] = statements.filled
+    environment.filters["typed"] = statements.typed
     return environment

@@ -31,15 +31,15 @@ def _columns_of_keys(p: SharedParameters) -> portable.Keys:
 
 def _by_heads(p: SharedParameters) -> Kernel:
     """One head, a tile of keys after the other, each over the queries that see it."""
-    a, view = p.analysis, p.analysis.by_key
-    used = softmax.used(view)
-    terms, masked = (*view.loads("step"), *view.score), (*view.loads("mask"), *view.keep)
+    a, terms = p.analysis, p.analysis.by_key
+    used = softmax.used(terms)
+    scored, masked = (*terms.loads("step"), *terms.score), (*terms.loads("mask"), *terms.keep)
     walked = ("q_desc", "acc_base", "m_base", "l_base", "DV")
     # a mask asks which keys there are at all
-    read = {"k_pos", "k_len"} | reads((*view.score, *used))
-    step = p.step("attend", view, (), ("k_tile", "v_tile"), walked, read)
+    read = {"k_pos", "k_len"} | reads((*terms.score, *used))
+    step = p.step("attend", terms, (), ("k_tile", "v_tile"), walked, read)
     whole = "k_start + BLOCK_N <= k_len"
-    loops = Loops(a.queries, None, step.call, a.joined, step.tails, view.narrowed, full_if=whole, stages=1)
+    loops = Loops(a.queries, None, step.call, a.joined, step.tails, terms.narrowed, full_if=whole, stages=1)
     return Kernel(
         "forward",
         (
@@ -49,7 +49,7 @@ def _by_heads(p: SharedParameters) -> Kernel:
             Parameter("lse_ptr", "*fp32", "lse", written=True),
             *p.sizes(),
             *p.storage.aligned(),
-            *p.given(view),
+            *p.given(terms),
             *p.dropped(),
             *p.constants("GROUP", "DV", *TILED),
         ),
@@ -59,20 +59,22 @@ def _by_heads(p: SharedParameters) -> Kernel:
         {
             "step_rows": (
                 *step.unpacked,
-                *needed(programs.rows(a, "q"), {"row"} | reads((*terms, *masked, *used))),
+                *needed(programs.rows(a, "q"), {"row"} | reads((*scored, *masked, *used))),
             ),
-            "scored": terms,
+            "scored": scored,
             "masked": masked,
             "unseen": softmax.unseen(p.spec),
             "used": used,
             "enter": (
                 *a.key_head,
                 *programs.sequence(a, "q", [("out", "DV")], tile="0"),
-                *needed((*a.scaled, *view.loads("program")), reads((*view.loads("tile"), *step.packed, *loops.blocks))),
+                *needed(
+                    (*a.scaled, *terms.loads("program")), reads((*terms.loads("tile"), *step.packed, *loops.blocks))
+                ),
             ),
             "tile": (
-                *needed(programs.rows(a, "k"), {"k_pos"} | reads((*view.loads("tile"), *step.packed, *loops.blocks))),
-                *view.loads("tile"),
+                *needed(programs.rows(a, "k"), {"k_pos"} | reads((*terms.loads("tile"), *step.packed, *loops.blocks))),
+                *terms.loads("tile"),
             ),
             "cleared": programs.next_cleared(a, "k", "v_tile"),
             "visit": (*step.packed, *loops.blocks),

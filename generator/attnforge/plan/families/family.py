@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...language.spec import Spec
-from ..leaf import Leaf
+from ..access import Access
+from ..kernel_terms import KernelTerms
 from ..parameters import Function, Kernel
-from ..score_terms import View
 from ..shared_parameters import SharedParameters
 
 
@@ -16,8 +16,8 @@ from ..shared_parameters import SharedParameters
 class Pair:
     """The gradient of an input with a query and a key axis: its kernel, and how many batch entries and heads it has."""
 
-    leaf: Leaf
-    view: View
+    access: Access
+    terms: KernelTerms
     kernel: Kernel
     batches: str
     heads: str

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .. import programs, rotation, softmax
-from ..leaf import BLOCKS, Leaf, Side
+from ..access import Access
+from ..kernel_terms import KernelTerms, Sum
 from ..loops import Loops
 from ..parameters import Kernel, Parameter
-from ..score_terms import Sum, View
 from ..shared_parameters import TILED, SharedParameters
-from ..statements import Block, Branch, Comment, Loop, Statement, needed, reads
+from ..sides import BLOCKS, Side
+from ..statements import Block, Branch, Comment, Loop, Statement, needed, reads, serving
 from .family import Family, Kernels, Pair
 
 
@@ -39,11 +40,11 @@ def rows_of_keys(p: SharedParameters) -> Keys:
 
 def forward(p: SharedParameters, keys: Keys) -> Kernel:
     """One tile of queries, over the keys that it sees."""
-    a, view = p.analysis, p.analysis.by_query
-    results, loads, masked = ("acc", "m", "l"), view.loads("step"), view.loads("mask")
-    used = softmax.used(view)
-    step = p.step("attend", view, results, ("q_tile",), (*keys.passed, "v_desc"), reads((*view.score, *used)))
-    loops = Loops(a.keys, a.key_states, step.call, a.joined, step.tails, view.narrowed, backwards=True)
+    a, terms = p.analysis, p.analysis.by_query
+    results, loads, masked = ("acc", "m", "l"), terms.loads("step"), terms.loads("mask")
+    used = softmax.used(terms)
+    step = p.step("attend", terms, results, ("q_tile",), (*keys.passed, "v_desc"), reads((*terms.score, *used)))
+    loops = Loops(a.keys, a.key_states, step.call, a.joined, step.tails, terms.narrowed, backwards=True)
     start = softmax.start(p.spec)
     return Kernel(
         "forward",
@@ -54,7 +55,7 @@ def forward(p: SharedParameters, keys: Keys) -> Kernel:
             Parameter("lse_ptr", "*fp32", "lse", written=True),
             *p.sizes(),
             *p.storage.aligned(),
-            *p.given(view),
+            *p.given(terms),
             *p.skipped("q"),
             *p.sunk(),
             *p.dropped(),
@@ -70,14 +71,14 @@ def forward(p: SharedParameters, keys: Keys) -> Kernel:
                 *needed(programs.rows(a, "k"), {"k_pos"}),
                 Statement("k_tile", keys.tile, shape=keys.shape),
             ),
-            "scored": (*loads, *view.score),
+            "scored": (*loads, *terms.score),
             "tail": programs.tail_cleared(a, "k", "v_tile"),
-            "masked": (*masked, *view.keep),
+            "masked": (*masked, *terms.keep),
             "unseen": softmax.unseen(p.spec),
             "used": used,
             "enter": (
                 *programs.tile_of_queries(a, ("out", "DV")),
-                *programs.opened(a, view, "q", {"row"} | reads((*step.packed, *loops.blocks, *start))),
+                *programs.opened(a, terms, "q", {"row"} | reads((*step.packed, *loops.blocks, *start))),
             ),
             "begin": (*keys.found, *_tile(p, "q", "q", "BLOCK_D")),
             "start": start,
@@ -100,54 +101,51 @@ def _tile(p: SharedParameters, x: str, side: Side, columns: str) -> tuple[Statem
     return (Statement(f"{x}_tile", p.storage.tile(x, side, head, rows, columns), shape=f"[{rows}, {columns}]"),)
 
 
-def _guarded(view: View) -> tuple[Block, ...]:
-    """Slopes that may be wild where the mask hides the score."""
-    return tuple(Statement(name, f"tl.where(keep, {name}, 0.0)") for name in view.guarded)
+def _zeros(terms: KernelTerms, shape: str) -> tuple[Block, ...]:
+    """The sums that a kernel carries from step to step, before the first one."""
+    return tuple(
+        Statement(s.name, f"tl.zeros({shape}, tl.float32)", shape=shape, serves=terms.readers(s.access))
+        for s in terms.sums
+    )
 
 
-def _row_sums(view: View, block: str) -> tuple[Block, ...]:
-    return tuple(Statement(s.name, f"tl.zeros([{block}], tl.float32)", shape=f"[{block}]") for s in view.sums)
-
-
-def _taken_backward(p: SharedParameters, view: View) -> Iterator[Parameter]:
+def _taken_backward(p: SharedParameters, terms: KernelTerms) -> Iterator[Parameter]:
     """What the kernels of dq and of dk, dv take beside tiles and what they make of them."""
-    yield from (*p.sizes(), *p.storage.aligned(), *p.summed(view), *p.given(view), *p.skipped(view.own), *p.dropped())
-    yield from (Parameter(f"{s.name}_ptr", "*fp32", s.name, written=True) for s in view.learned)
+    yield from (*p.sizes(), *p.storage.aligned(), *p.summed(terms))
+    yield from (*p.given(terms), *p.skipped(terms.own), *p.dropped())
+    yield from (Parameter(f"{s.name}_ptr", "*fp32", s.name, written=True) for s in terms.learned)
     yield from p.angles()
 
 
 def _dkv(p: SharedParameters) -> Kernel:
     """The gradients of a tile of keys, over the queries that see it."""
-    a, view = p.analysis, p.analysis.by_key
-    results = ("dk", "dv", *(s.name for s in view.sums))
+    a, terms = p.analysis, p.analysis.by_key
+    results = ("dk", "dv", *(s.name for s in terms.sums))
     walked = ("q_desc", "dout_desc", "lse_desc", "delta_desc", "row_base")
-    used, back = softmax.used_again(view), softmax.passed_back(view, "stays")
-    terms = (*view.loads("step"), *view.inward)
-    masked = (*view.loads("mask"), *view.keep)
-    read = reads((*view.added, *view.inward, *used, *back))
-    step = p.step("accumulate_dkdv", view, results, ("k_tile", "v_tile"), walked, read)
+    used, back = softmax.used_again(terms), softmax.passed_back(terms, "stays")
+    scored = (*terms.loads("step"), *terms.inward)
+    masked = (*terms.loads("mask"), *terms.keep)
+    read = reads((*terms.added, *terms.inward, *used, *back))
+    step = p.step("accumulate_dkdv", terms, results, ("k_tile", "v_tile"), walked, read)
     loops = Loops(
         a.queries,
         a.query_states,
         step.call,
         a.joined,
         step.tails,
-        view.narrowed,
+        terms.narrowed,
         tail_stages=1,
-        tails_last=bool(view.sums),
+        tails_last=bool(terms.sums),
         known=a.shared_range,
     )
     by_head: tuple[Block, ...] = (
         Statement("row_base", p.storage.head_rows),
-        *view.loads("head"),
-        *_row_sums(view, "BLOCK_N"),
-        *(Statement(f"{s.name}_row", f"{p.storage.head_tokens(s.leaf.input)} + k_pos") for s in view.tables),
+        *terms.loads("head"),
+        *_zeros(terms, "[BLOCK_N]"),
+        *(_row(terms, s, f"{p.storage.head_tokens(s.access.input)} + k_pos") for s in terms.tables),
         *step.packed,
         *loops.blocks,
-        *(
-            _stored(s.name, f"{p.storage.head_tokens(s.leaf.input)} + k_pos", s.name, "k_pos < k_len")
-            for s in view.sums
-        ),
+        *(_stored(terms, s, f"{p.storage.head_tokens(s.access.input)} + k_pos", "k_pos < k_len") for s in terms.sums),
     )
     if p.spec.grouped:
         heads: tuple[Block, ...] = (Loop("h", "kv_h * GROUP", "(kv_h + 1) * GROUP", by_head),)
@@ -163,7 +161,7 @@ def _dkv(p: SharedParameters) -> Kernel:
             Parameter("delta_desc", "rows", "delta", ("BLOCK_M",)),
             Parameter("dk_ptr", "*T", "dk", written=True),
             Parameter("dv_ptr", "*T", "dv", written=True),
-            *_taken_backward(p, view),
+            *_taken_backward(p, terms),
             *p.constants("GROUP", "D", "DV", "PAIRS", *TILED, "BLOCK_PAIRS"),
             p.axis("k"),
         ),
@@ -173,16 +171,16 @@ def _dkv(p: SharedParameters) -> Kernel:
         {
             "step_rows": (
                 *step.unpacked,
-                *needed(programs.rows(a, "q"), {"row"} | reads((*terms, *masked, *used))),
+                *needed(programs.rows(a, "q"), {"row"} | reads((*scored, *masked, *used))),
             ),
             "step_loads": (*_tile(p, "q", "q", "BLOCK_D"), *_tile(p, "dout", "q", "BLOCK_DV")),
             "tail": programs.tail_cleared(a, "q", "q_tile", "dout_tile"),
-            "scored": terms,
+            "scored": scored,
             "masked": masked,
-            "guarded": _guarded(view),
+            "guarded": terms.guarded,
             "used": used,
             "back": back,
-            "outward": view.outward,
+            "outward": terms.outward,
             "enter": (
                 Statement("tile", "tl.program_id(TILE_AXIS)"),
                 *((Statement("Hkv", "Hq // GROUP"),) if p.spec.grouped else ()),
@@ -190,7 +188,7 @@ def _dkv(p: SharedParameters) -> Kernel:
                 Statement("k_start", "tile * BLOCK_N"),
                 *programs.sequence(a, "k", [("dk", "D"), ("dv", "DV")]),
                 *programs.beyond(a, "k"),
-                *programs.opened(a, view, "k", reads((*known, *heads))),
+                *programs.opened(a, terms, "k", reads((*known, *heads))),
             ),
             "begin": (*_tile(p, "k", "k", "BLOCK_D"), *_tile(p, "v", "k", "BLOCK_DV")),
             "visit": (*known, *heads),
@@ -200,31 +198,38 @@ def _dkv(p: SharedParameters) -> Kernel:
     )
 
 
-def _stored(name: str, place: str, value: str, mask: str) -> Block:
+def _row(terms: KernelTerms, total: Sum, place: str) -> Statement:
+    """Finds the tables of a tile's rows that a sum is added up in."""
+    return Statement(f"{total.name}_row", place, serves=terms.readers(total.access))
+
+
+def _stored(terms: KernelTerms, total: Sum, place: str, mask: str) -> Block:
     """Stores a sum where the call wants it."""
-    return Branch(f"{name}_ptr is not None", (Statement("", f"tl.store({name}_ptr + {place}, {value}, mask={mask})"),))
+    ptr = f"{total.name}_ptr"
+    store = Statement("", f"tl.store({ptr} + {place}, {total.name}, mask={mask})", serves=terms.readers(total.access))
+    return Branch(f"{ptr} is not None", (store,))
 
 
-def query_places(p: SharedParameters, leaf: Leaf) -> str:
+def query_places(p: SharedParameters, access: Access) -> str:
     """Text of where a tile's queries stand in an input's gradient."""
-    if leaf.row_axis.kind == "token":
-        return f"{p.storage.head_tokens(leaf.input)} + q_pos"
+    if access.row_axis.kind == "token":
+        return f"{p.storage.head_tokens(access.input)} + q_pos"
     return f"{p.storage.head_queries} + row"
 
 
 def _dq(p: SharedParameters) -> Kernel:
     """The gradients of a tile of queries, over the keys that it sees, and delta for the other kernels."""
-    a, view = p.analysis, p.analysis.by_query
-    results = ("dq", *(s.name for s in view.sums))
+    a, terms = p.analysis, p.analysis.by_query
+    results = ("dq", *(s.name for s in terms.sums))
     tiles = ("q_tile", "dout_tile", "lse", "delta")
-    back = softmax.passed_back(view)
-    read = reads((*view.added, *view.inward, *back))
-    step = p.step("accumulate_dq", view, results, tiles, ("k_desc", "v_desc"), read)
-    loops = Loops(a.keys, a.key_states, step.call, a.joined, step.tails, view.narrowed)
+    back = softmax.passed_back(terms)
+    read = reads((*terms.added, *terms.inward, *back))
+    step = p.step("accumulate_dq", terms, results, tiles, ("k_desc", "v_desc"), read)
+    loops = Loops(a.keys, a.key_states, step.call, a.joined, step.tails, terms.narrowed)
     slot = "(b.to(tl.int64) * Hq + h) * tl.num_programs(TILE_AXIS) + tile"
-    slots = (Statement("slot", slot),) if any(s.leaf.tie is None for s in view.tables) else ()
-    places = tuple(Statement(f"{s.name}_row", query_places(p, s.leaf)) for s in view.tables if s.leaf.tie)
-    stores = tuple(_stored_by_query(p, s, slot) for s in view.sums)
+    slots = (Statement("slot", slot),) if any(s.access.tie is None for s in terms.tables) else ()
+    places = tuple(_row(terms, s, query_places(p, s.access)) for s in terms.tables if s.access.tie)
+    stores = tuple(_stored_by_query(p, terms, s, slot) for s in terms.sums)
     return Kernel(
         "backward_dq",
         (
@@ -233,7 +238,7 @@ def _dq(p: SharedParameters) -> Kernel:
             Parameter("lse_ptr", "*fp32", "lse"),
             Parameter("dlse_ptr", "*fp32", "dlse"),
             Parameter("delta_ptr", "*fp32", "delta", written=True),
-            *_taken_backward(p, view),
+            *_taken_backward(p, terms),
             *p.constants("GROUP", "D", "PAIRS", *TILED, "BLOCK_PAIRS"),
             p.axis("q"),
         ),
@@ -248,15 +253,15 @@ def _dq(p: SharedParameters) -> Kernel:
                 *_tile(p, "v", "k", "BLOCK_DV"),
             ),
             "tail": programs.tail_cleared(a, "k", "k_tile", "v_tile"),
-            "scored": (*view.loads("step"), *view.inward),
-            "masked": (*view.loads("mask"), *view.keep),
-            "guarded": _guarded(view),
+            "scored": (*terms.loads("step"), *terms.inward),
+            "masked": (*terms.loads("mask"), *terms.keep),
+            "guarded": terms.guarded,
             "back": back,
-            "outward": view.outward,
+            "outward": terms.outward,
             "enter": (
                 *programs.tile_of_queries(a, ("dq", "D")),
                 *programs.opened(
-                    a, view, "q", {"row"} | reads((*step.packed, *loops.blocks, *slots, *places, *stores))
+                    a, terms, "q", {"row"} | reads((*step.packed, *loops.blocks, *slots, *places, *stores))
                 ),
             ),
             "begin": tuple(
@@ -264,49 +269,50 @@ def _dq(p: SharedParameters) -> Kernel:
                 for x, columns in (("q", "BLOCK_D"), ("dout", "BLOCK_DV"), ("out", "BLOCK_DV"))
                 for statement in _tile(p, x, "q", columns)
             ),
-            "sums": (*_row_sums(view, "BLOCK_M"), *slots, *places),
+            "sums": (*_zeros(terms, "[BLOCK_M]"), *slots, *places),
             "visit": (*step.packed, *loops.blocks),
             "stores": (*rotation.back(a, "q", ("dq_ptr + first_row * D", "Hq * D")), *stores),
         },
     )
 
 
-def _stored_by_query(p: SharedParameters, total: Sum, slot: str) -> Block:
+def _stored_by_query(p: SharedParameters, terms: KernelTerms, total: Sum, slot: str) -> Block:
     """Stores a sum of a tile of queries, row by row, or all of it where the input has one value for them."""
-    name, leaf = total.name, total.leaf
-    if leaf.side:
-        token = leaf.row_axis.kind == "token"
+    name, access = total.name, total.access
+    if access.side:
+        token = access.row_axis.kind == "token"
         mask = "(row < q_len) & (q_pos >= 0)" if token else "row < q_len"
-        return _stored(name, query_places(p, leaf), name, mask)
+        return _stored(terms, total, query_places(p, access), mask)
     whole = (
         Statement(name, f"tl.where(row < q_len, {name}, 0.0)"),
         Statement("", f"tl.store({name}_ptr + {slot}, tl.sum({name}, 0))"),
     )
-    return Branch(f"{name}_ptr is not None", whole)
+    return Branch(f"{name}_ptr is not None", serving(terms.readers(access), whole))
 
 
-def _pair(p: SharedParameters, leaf: Leaf) -> Pair:
+def _pair(p: SharedParameters, access: Access) -> Pair:
     """The gradient of an input that each score may have a value of its own of."""
-    a, view, given = p.analysis, View(p.analysis.by_query.spec, "q", pair=leaf), leaf.input
+    a, terms, given = p.analysis, KernelTerms(p.analysis.by_query.spec, "q", pair=access), access.input
     places = {kind: i for i, kind in enumerate(given.kinds)}
     batch = f"{given.name}.shape[{places['batch']}]" if "batch" in places else "1"
     head = next((i for kind, i in places.items() if kind in ("head", "kv_head")), None)
     heads = "1" if head is None else f"{given.name}.shape[{head}]"
-    (total,) = view.sums
-    keys, loads = a.keys, view.loads("program")
+    (total,) = terms.sums
+    keys, loads = a.keys, terms.loads("program")
     visited: tuple[Statement, ...] = (Statement("first, _, _, last", keys.call()),)
     if len(keys.ends) > 1:
         ends = (("first, _, _, _", "0"), ("_, _, _, last", str(len(keys.ends) - 1)))
         visited = tuple(Statement(target, keys.call(span)) for target, span in ends)
+    place = f"{total.name}_ptr + place[:, None] * k_len + k_pos[None, :]"
     keep: tuple[Block, ...] = ()
     scores = "[BLOCK_M, BLOCK_N]"
-    if view.keep:
+    if terms.keep:
         keep = (
             Statement("keep", "(row < q_len)[:, None] & (k_pos < k_len)[None, :]"),
-            *view.loads("mask"),
-            *view.keep,
+            *terms.loads("mask"),
+            *terms.keep,
             Statement("p", "tl.where(keep, p, 0.0)"),
-            *_guarded(view),
+            *terms.guarded,
         )
     body: tuple[Block, ...] = (
         *_tile(p, "q", "q", "BLOCK_D"),
@@ -316,8 +322,8 @@ def _pair(p: SharedParameters, leaf: Leaf) -> Pair:
             f"tl.dot(q_tile, k_tile.T, input_precision=PRECISION){a.scaling}",
             label=scores,
         ),
-        *view.loads("step"),
-        *view.inward,
+        *terms.loads("step"),
+        *terms.inward,
         Statement("row_base", p.storage.head_rows),
         Statement("lse", "tl.load(lse_ptr + row_base + row, mask=row < q_len, other=0.0)", shape="[BLOCK_M]"),
         Statement("p", f"tl.exp2(score * {a.scale_log2} - lse[:, None])", label=scores),
@@ -325,10 +331,10 @@ def _pair(p: SharedParameters, leaf: Leaf) -> Pair:
         *_tile(p, "dout", "q", "BLOCK_DV"),
         *_tile(p, "v", "k", "BLOCK_DV"),
         Statement("dp", "tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)", label=scores),
-        *softmax.passed_back(view),
+        *softmax.passed_back(terms),
         Statement("delta", "tl.load(delta_ptr + row_base + row, mask=row < q_len, other=0.0)", shape="[BLOCK_M]"),
         Statement("ds", "p * (dp - delta[:, None])", label=scores),
-        *view.outward,
+        *terms.outward,
     )
     if p.spec.masks:
         body = (*visited, Branch("(tl.program_id(2) >= first) & (tl.program_id(2) < last)", body))
@@ -345,7 +351,7 @@ def _pair(p: SharedParameters, leaf: Leaf) -> Pair:
             Parameter("all_batches", "i32", "q.shape[0]"),
             Parameter("own_batches", "i32", batch),
             Parameter("own_heads", "i32", heads),
-            *p.given(view),
+            *p.given(terms),
             *p.dropped(),
             *p.constants("GROUP", *TILED),
         ),
@@ -355,17 +361,19 @@ def _pair(p: SharedParameters, leaf: Leaf) -> Pair:
             "opened": needed(
                 (*programs.rows(a, "q"), *programs.rows(a, "k"), *a.scaled), {"row", "k_pos"} | reads(inner)
             ),
+            "start": _zeros(terms, scores),
             "visit": (Loop("i", "0", "batches * heads", inner),),
+            "store": serving(terms.readers(access), (Statement("", f"tl.store({place}, {total.name}, mask=inside)"),)),
         },
-        texts={"input": given.keyword, "sum": total.name},
+        texts={"input": given.keyword},
     )
-    return Pair(leaf, view, kernel, batch, heads)
+    return Pair(access, terms, kernel, batch, heads)
 
 
 def kernels(p: SharedParameters) -> Kernels:
     """The kernels of both passes."""
-    leaves = (leaf for leaf in p.analysis.by_query.leaves if leaf.input.grad and leaf.form == "pair")
-    pairs = tuple(_pair(p, leaf) for leaf in leaves)
+    accesses = (access for access in p.analysis.by_query.accesses if access.input.grad and access.form == "pair")
+    pairs = tuple(_pair(p, access) for access in accesses)
     return Kernels(forward(p, rows_of_keys(p)), _dkv(p), _dq(p), pairs)
 
 

@@ -13,10 +13,10 @@ from ..expressions.functions import FUNCTIONS
 from ..expressions.inputs import Input
 from ..expressions.tree import SCORE, Node
 from ..printing import printers
-from .leaf import TYPES, Leaf
-from .leaves import Reader, as_bool
+from .access import TYPES, Access
+from .kernel_inputs import KernelInputs, as_bool
 from .scale_hoisting import Factored, factored
-from .statements import Statement, label
+from .statements import Statement, label, serving
 from .tiles import Weight
 
 _ZEROS = Node("local", (), "tl.zeros_like(score)", "float")
@@ -24,14 +24,14 @@ _ZEROS = Node("local", (), "tl.zeros_like(score)", "float")
 
 @dataclass(frozen=True)
 class Sum:
-    """The gradient of a leaf as a kernel sums it up: over the keys of a row, or over the queries of a key."""
+    """The gradient of what an access reads, as a kernel sums it up: over the keys of a row or the queries of a key."""
 
-    leaf: Leaf
+    access: Access
 
     @property
     def name(self) -> str:
         """Its name in kernels."""
-        return f"{self.leaf.name}_sum"
+        return f"{self.access.name}_sum"
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,11 @@ class Slope:
 
 
 @dataclass(frozen=True)
-class Term:
+class BackwardTerm:
     """A score term in a backward kernel: its slopes are worked out before it replaces the score."""
 
     before: tuple[Statement, ...]  # named values, in order
-    guarded: tuple[str, ...]  # those of them, one for each score, that may be NaN or infinite where the mask hides it
+    guarded: tuple[Statement, ...]  # clear those, one for each score, that may be wild where the mask hides it
     value: Statement
     slope: Slope
     sums: tuple[tuple[Sum, Slope], ...]
@@ -72,29 +72,33 @@ class _Shared(NamedTuple):
 
 
 @dataclass(frozen=True)
-class View(Reader):
-    """The terms of a spec as one kernel reads them; `pair` is the leaf whose gradient alone it works out, if any."""
+class KernelTerms(KernelInputs):
+    """The terms of a spec as one kernel reads them; `pair` is the access whose gradient alone it works out, if any."""
 
-    pair: Leaf | None = None
+    pair: Access | None = None
 
     @property
     def keep(self) -> tuple[Statement, ...]:
         """The conditions of a visible place, one statement for each mask."""
         keeps = (self.beside_tiles(m.keep) if self.reach(m.keep) else as_bool(m.keep) for m in self.spec.masks)
-        pairs = zip(keeps, self.spec.masks, strict=True)
-        return tuple(Statement("keep", self.text(keep), "&=", label(mask.label)) for keep, mask in pairs)
+        return tuple(
+            Statement("keep", self.text(keep), "&=", label(mask.label), serves=frozenset({("mask", i)}))
+            for i, (keep, mask) in enumerate(zip(keeps, self.spec.masks, strict=True))
+        )
 
     @property
     def score(self) -> tuple[Statement, ...]:
         """The score terms' values, in order."""
-        nodes = zip(self.factored.scores, self.spec.scores, strict=True)
-        return tuple(Statement("score", self.text(self._value(node)), label=label(s.label)) for node, s in nodes)
+        return tuple(
+            Statement("score", self.text(self._value(node)), label=label(term.label), serves=frozenset({("score", i)}))
+            for i, (node, term) in enumerate(zip(self.factored.scores, self.spec.scores, strict=True))
+        )
 
     @cached_property
     def factored(self) -> Factored:
         """The score terms without numbers that have better places; as they stand where sums hang on their slopes."""
         scores = tuple(term.score for term in self.spec.scores)
-        learned = any(self.leaf(n).input.grad for score in scores for n in score.walk() if n.op == "input")
+        learned = any(self.access(n).input.grad for score in scores for n in score.walk() if n.op == "input")
         return Factored(scores) if learned else factored(scores)
 
     def _value(self, score: Node) -> Node:
@@ -104,36 +108,36 @@ class View(Reader):
 
     @cached_property
     def learned(self) -> tuple[Sum, ...]:
-        """The gradients that this backward kernel works out: of leaves at keys if it owns keys, else of all others."""
+        """The gradients that this backward kernel works out: at keys if it owns keys, else of all others."""
         if self.pair:
             return (Sum(self.pair),)
-        leaves = (leaf for leaf in self.leaves if leaf.input.grad and leaf.form != "pair")
-        return tuple(Sum(leaf) for leaf in leaves if (leaf.tie == "k") == (self.own == "k"))
+        accesses = (access for access in self.accesses if access.input.grad and access.form != "pair")
+        return tuple(Sum(access) for access in accesses if (access.tie == "k") == (self.own == "k"))
 
     @property
     def sums(self) -> tuple[Sum, ...]:
         """Those that it carries from step to step."""
-        return tuple(s for s in self.learned if s.leaf.form != "entry")
+        return tuple(s for s in self.learned if s.access.form != "entry")
 
     @property
     def tables(self) -> tuple[Sum, ...]:
         """Those that it adds up in memory, entry by entry."""
-        return tuple(s for s in self.learned if s.leaf.form == "entry")
+        return tuple(s for s in self.learned if s.access.form == "entry")
 
     @cached_property
     def _shared(self) -> tuple[_Shared, ...]:
         """The value and slopes of each score term over what they share."""
         found = []
         for score in self.factored.scores:
-            nodes = {n: self.leaf(n) for n in score.walk() if n.op == "input"}
-            wanted = {n: Sum(leaf) for n, leaf in nodes.items() if Sum(leaf) in self.learned}
+            nodes = {n: self.access(n) for n in score.walk() if n.op == "input"}
+            wanted = {n: Sum(access) for n, access in nodes.items() if Sum(access) in self.learned}
             slopes = [calculus.simplify(calculus.derivative(score, x)) for x in (SCORE, *wanted)]
             parts, roots = sharing.share([self._value(score), *map(self.beside_tiles, slopes)], "part")
             found.append(_Shared(parts, roots[0], roots[1:], [self.reach(s) for s in slopes], tuple(wanted.values())))
         return tuple(found)
 
     @cached_property
-    def terms(self) -> tuple[Term, ...]:
+    def backward_terms(self) -> tuple[BackwardTerm, ...]:
         """The score terms with the slopes that this backward kernel needs."""
         taken = 0
         terms = []
@@ -142,7 +146,7 @@ class View(Reader):
             taken += len(shared.parts)
             before = [Statement(names[old], self.text(_renamed(node, names))) for old, node in shared.parts]
             named: list[Slope] = []
-            guarded: list[str] = []
+            guarded: list[Statement] = []
             for j, (node, reach) in enumerate(zip(shared.slopes, shared.reaches, strict=True)):
                 slope = _renamed(node, names)
                 if slope.op == "num" and slope.value in (1, -1):
@@ -154,12 +158,14 @@ class View(Reader):
                     before.append(Statement(name, self.text(slope)))
                     wild = bool(reach) and not _finite(slope)
                     named.append(Slope(name, thin=wild and reach != {"q", "k"}))
-                    guarded += [name] if wild and not named[-1].thin else []
+                    if wild and not named[-1].thin:
+                        guarded.append(Statement(name, f"tl.where(keep, {name}, 0.0)"))
+            value = Statement("score", self.text(_renamed(shared.value, names)), serves=frozenset({("score", i)}))
             terms.append(
-                Term(
-                    tuple(before),
-                    tuple(guarded),
-                    Statement("score", self.text(_renamed(shared.value, names))),
+                BackwardTerm(
+                    serving({("score", i)}, before),
+                    serving({("score", i)}, guarded),
+                    value,
                     named[0],
                     tuple(zip(shared.wanted, named[1:], strict=True)),
                 )
@@ -170,58 +176,59 @@ class View(Reader):
     def inward(self) -> tuple[Statement, ...]:
         """A backward step's statements from the plain score to the final one, slopes on the way."""
         found: list[Statement] = []
-        for term, given in zip(self.terms, self.spec.scores, strict=True):
+        for term, given in zip(self.backward_terms, self.spec.scores, strict=True):
             first, *others = (*term.before, term.value)
             found += [dataclasses.replace(first, heading=label(given.label)), *others]
         return tuple(found)
 
     @property
-    def guarded(self) -> tuple[str, ...]:
-        """The slopes that must not be read where the mask hides the score."""
-        return tuple(name for term in self.terms for name in term.guarded)
+    def guarded(self) -> tuple[Statement, ...]:
+        """The statements that clear slopes which must not be read where the mask hides the score."""
+        return tuple(statement for term in self.backward_terms for statement in term.guarded)
 
     @property
     def outward(self) -> tuple[Statement, ...]:
         """A backward step's statements from the final score's gradient, `ds`, to the plain one's."""
         found: list[Statement] = []
-        for term in reversed(self.terms):
-            for total, slope in term.sums:
-                found.append(self._added(total, slope))
+        for i, term in reversed([*enumerate(self.backward_terms)]):
+            made = [self._added(total, slope) for total, slope in term.sums]
             if term.slope.text:
-                found.append(Statement("ds", term.slope.product))
+                made.append(Statement("ds", term.slope.product))
             elif term.slope.sign == "-":
-                found.append(Statement("ds", "-ds"))
+                made.append(Statement("ds", "-ds"))
+            found += serving({("score", i)}, made)
         return tuple(found)
 
     def _added(self, total: Sum, slope: Slope) -> Statement:
         """The statement that adds a step's share to a gradient."""
-        leaf, share = total.leaf, slope.product
+        access, share = total.access, slope.product
         sign: Literal["+=", "-="] = "+=" if slope.sign == "+" else "-="
-        if leaf.form == "pair":
+        if access.form == "pair":
             return Statement(total.name, share, sign)
         wanted = f"{total.name}_ptr is not None"
-        if leaf.form != "entry":
+        if access.form != "entry":
             return Statement(total.name, f"tl.sum({share}, 1)", sign, condition=wanted)
-        share, entry = ("-" if slope.sign == "-" else "") + share, self.entry(leaf)
-        count = math.prod(leaf.input.sizes)
-        if leaf.tie is None:
+        share, entry = ("-" if slope.sign == "-" else "") + share, self.entry(access)
+        count = math.prod(access.input.sizes)
+        if access.tie is None:
             call = f"add_by_entry({total.name}_ptr + slot * {count}, row < q_len, {entry}, {share})"
             return Statement("", call, condition=wanted)
-        inside = {"q": "row < q_len", "k": "k_pos < k_len"}[leaf.tie]
+        inside = {"q": "row < q_len", "k": "k_pos < k_len"}[access.tie]
         call = f"add_by_row_and_entry({total.name}_ptr, {total.name}_row, {inside}, {entry}, {share}, {count})"
         return Statement("", call, condition=wanted)
 
     @property
     def added(self) -> tuple[Statement, ...]:
         """The statements that add up gradients of inputs."""
-        return tuple(self._added(total, slope) for term in self.terms for total, slope in term.sums)
+        return tuple(self._added(total, slope) for term in self.backward_terms for total, slope in term.sums)
 
     def idle(self, total: Sum) -> bool:
         """True if a row's sum is 0 without a gradient of the LSE: adding a constant to a row changes no weight."""
-        if self.spec.sink or total.leaf.side != "q":
+        if self.spec.sink or total.access.side != "q":
             return False
-        after = [any(later.slope.text for later in self.terms[i + 1 :]) for i in range(len(self.terms))]
-        found = zip(self.terms, after, strict=True)
+        terms = self.backward_terms
+        after = [any(later.slope.text for later in terms[i + 1 :]) for i in range(len(terms))]
+        found = zip(terms, after, strict=True)
         return not any(changed or slope.text for t, changed in found for s, slope in t.sums if s == total)
 
     def default(self, given: Input) -> tuple[Statement, ...]:
@@ -229,20 +236,21 @@ class View(Reader):
         assert given.default is not None
         parts, (value,) = sharing.share([given.default], "part")
         named = (Statement(name, self.text(node)) for name, node in parts)
-        return (*named, Statement("value", f"tl.cast({self.text(value)}, {TYPES[given.dtype]})"))
+        cast = Statement("value", f"tl.cast({self.text(value)}, {TYPES[given.dtype]})")
+        return serving(self.readers(given), (*named, cast))
 
     @cached_property
     def weight(self) -> Weight:
         """A class of variants by what their terms load, for which tables of tiles are kept."""
-        if self.spec.dropout or any(leaf.form in ("pair", "entry") for leaf in self.leaves):
+        if self.spec.dropout or any(access.form in ("pair", "entry") for access in self.accesses):
             return "heavy"
-        rows = [leaf.input for leaf in self.leaves if leaf.form == "row"]
+        rows = [access.input for access in self.accesses if access.form == "row"]
         if floats := [given for given in rows if given.dtype == "float"]:
             return "rows" if all(map(self.reachable, floats)) else "heavy"
         if rows:
             return "marks"
         functions = (n for score in self.factored.scores for n in score.walk() if n.op in printers.SMOOTH)
-        if any(self.reach(n) == {"q", "k"} for n in functions) or any(term.slope.text for term in self.terms):
+        if any(self.reach(n) == {"q", "k"} for n in functions) or any(term.slope.text for term in self.backward_terms):
             return "sloped"
         return "plain" if self.spec.masks or self.spec.scores else "bare"
 

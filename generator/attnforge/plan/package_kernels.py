@@ -10,15 +10,15 @@ from . import programs, rotation
 from .analysis import Analysis
 from .families import known
 from .families.family import Kernels, Pair
-from .leaf import BLOCKS, OTHER, SIDES
 from .parameters import Kernel, Parameter
 from .shared_parameters import SharedParameters
+from .sides import BLOCKS, OTHER, SIDES
 from .statements import Block, Branch, Loop, Statement, needed, reads
 from .tile_states import TileStates
 
 
 @dataclass(frozen=True)
-class Signatures(SharedParameters):
+class PackageKernels(SharedParameters):
     """The kernels of a variant: those of its family, and those that prepare what they read."""
 
     @cached_property
@@ -43,16 +43,13 @@ class Signatures(SharedParameters):
 
     @property
     def _rows(self) -> list[Parameter]:
-        return [p for kernel in self.kernels for p in kernel.parts if p.type == "rows"]
+        return [p for kernel in self.all for p in kernel.parts if p.type == "rows"]
 
     @property
     def level(self) -> str:
-        """Text of whether descriptors can read values of queries by position: from multiples of 16 bytes on; or ""."""
-        if not (self.own.dkv and any(p.condition for p in self.own.dkv.parts)):
-            return ""
-        if self.spec.packed:
-            return "cu_seqlens_q.data_ptr() == cu_seqlens_k.data_ptr()"
-        return "(k.shape[1] - q.shape[1]) % 8 == 0"
+        """Text of whether descriptors can read values of queries by position, or "" where none would."""
+        asked = self.own.dkv and any(p.condition for p in self.own.dkv.parts)
+        return self.storage.level if asked else ""
 
     @cached_property
     def rotate(self) -> Kernel:
@@ -93,51 +90,26 @@ class Signatures(SharedParameters):
     def scan(self) -> Kernel:
         """Cumulative sums over the tokens of each sequence, and where its documents begin and end."""
         parts = (Parameter("sums_ptr", "*fp32", "sums", written=True),)
-        places = (
-            (Statement("sums_ptr", "h.to(tl.int64) * 4 * k_rows + aligned", "+="),)
-            if self.storage.cut
-            else (
-                Statement("k_rows", "count"),
-                Statement("sums_ptr", "tl.program_id(0).to(tl.int64) * 4 * count", "+="),
-            )
-        )
-        return self._along_tokens("scan", "sums", parts, places)
+        return self._along_tokens("scan", "sums", parts, self.storage.sums())
 
     @cached_property
     def scan_back(self) -> Kernel:
         """The gradient of what was summed up, from that of the sums."""
         parts = Parameter("dsums_ptr", "*fp32", "dsums"), Parameter("dx_ptr", "*fp32", "dx", written=True)
-        places = tuple(
-            Statement(
-                f"{name}_ptr",
-                f"h.to(tl.int64) * {rows} + {first}" if self.storage.cut else "tl.program_id(0).to(tl.int64) * count",
-                "+=",
-            )
-            for name, rows, first in (("dsums", "k_rows", "aligned"), ("dx", "k_total", "offset"))
-        )
-        return self._along_tokens("scan_back", "dsums", parts, places)
+        return self._along_tokens("scan_back", "dsums", parts, self.storage.dsums())
 
     def _along_tokens(
         self, name: str, sums: str, parts: tuple[Parameter, ...], places: tuple[Statement, ...]
     ) -> Kernel:
         found = (Statement("b, h", "tl.program_id(0) // heads, tl.program_id(0) % heads"), *self.storage.tokens())
         outer = [axis for axis in ("batch", "head", "token") if axis in self.storage.outer]
-        lengths = (
-            (
-                Parameter("cu_seqlens_ptr", "*i32", "cu_seqlens_k"),
-                Parameter("k_total", "i32", "x.shape[-1]"),
-                Parameter("k_rows", "i32", f"{sums}.shape[-1]"),
-            )
-            if self.storage.cut
-            else (Parameter("count", "i32", "x.shape[-1]"),)
-        )
         return Kernel(
             name,
             (
                 Parameter("x_ptr", "*fp32", "x"),
                 *(Parameter(f"x_stride_{axis}", "i32", f"x.stride({i})") for i, axis in enumerate(outer)),
                 *parts,
-                *lengths,
+                *self.storage.token_sizes(sums),
                 Parameter("heads", "i32", "x.shape[-2]"),
                 Parameter("RESET", "constexpr", "reset"),
                 Parameter("BLOCK", "constexpr", "block"),
@@ -147,7 +119,7 @@ class Signatures(SharedParameters):
         )
 
     @property
-    def kernels(self) -> tuple[Kernel, ...]:
+    def all(self) -> tuple[Kernel, ...]:
         """All kernels of the package."""
         return (
             *((self.bounds,) if self.bounds else ()),
@@ -157,8 +129,6 @@ class Signatures(SharedParameters):
             *((self.scan,) if self.scanned else ()),
             *((self.scan_back,) if self.scanned and self.spec.algorithm.backward else ()),
         )
-
-    # -- kernels that look at masks alone, and what they leave to the others -----------------------------------------
 
     @cached_property
     def bounds(self) -> Kernel | None:
@@ -210,7 +180,7 @@ class Signatures(SharedParameters):
     def _told(self, states: TileStates, named: set[str]) -> Iterable[Parameter]:
         """What a small kernel takes that looks at the masks alone, and names these."""
         yield from (p for p in self.sizes(scale=False) if p.name != "Hq" or states.per_head)
-        yield from (p for p in self.given(states.reader) if p.name in named)
+        yield from (p for p in self.given(states.inputs) if p.name in named)
         if "kv_h" in named:
             yield from self.constants("GROUP")
         yield from self.constants("BLOCK_M", "BLOCK_N")
@@ -223,10 +193,10 @@ def _noted(a: Analysis, states: TileStates) -> tuple[Block, ...]:
     inside = "row < q_len" if side == "q" else "k_pos < k_len"
     place = f"tl.cast({states.place} * {side}_tiles + tile, tl.int64) * {2 * len(noted)}"
     stores = []
-    for i, leaf in enumerate(noted):
-        there = f"({inside})[:, None]" if leaf.form == "entry" else inside
+    for i, access in enumerate(noted):
+        there = f"({inside})[:, None]" if access.form == "entry" else inside
         ptr = f"{side}_bounds_ptr + place" + (f" + {2 * i}" if i else "")
-        stores.append(Statement("", f"store_extremes({ptr}, {leaf.name}, {there})"))
+        stores.append(Statement("", f"store_extremes({ptr}, {access.name}, {there})"))
     read = reads((*states.noting, *stores))
     rows = needed((Statement(f"{side}_start", f"tile * {block}"), *programs.rows(a, side)), read)
     return (*rows, *states.noting, Statement("place", place), *stores)
@@ -235,8 +205,6 @@ def _noted(a: Analysis, states: TileStates) -> tuple[Block, ...]:
 def _range_of(a: Analysis, states: TileStates) -> tuple[Block, ...]:
     """The statements that work out and store the range of parts that one part of a side needs."""
     own, other, ends = states.own, OTHER[states.own], "first, full_first, full_last, last"
-    block = BLOCKS[own]
-    start = f"tile * {block}"
     count = f"{other}_tiles"
     step = (
         Statement("others", "start + tl.arange(0, 1024)"),
@@ -244,12 +212,9 @@ def _range_of(a: Analysis, states: TileStates) -> tuple[Block, ...]:
         Statement(ends, f"add_states({ends}, others, some, every, {count})"),
     )
     loaded = (*states.telling, *states.bases("tile"), *states.notes(own))
-    rows = (
-        Statement(f"{own}_first", a.positions.of(start) if own == "q" else start),
-        Statement(f"{own}_last", f"tl.minimum({own}_first + {block}, k_len) - 1"),
-    )
+    positions = a.positions.ends(own, f"tile * {BLOCKS[own]}")
     return (
-        *needed(rows, reads((*loaded, *step))),
+        *needed(positions, reads((*loaded, *step))),
         *loaded,
         Statement(ends, f"{count}, {count}, {count}, 0"),
         Loop("start", "0", f"{count}, 1024", step),

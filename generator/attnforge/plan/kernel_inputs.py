@@ -17,15 +17,16 @@ from ..expressions.tree import Node
 from ..language.spec import Spec
 from ..printing import printers
 from . import storage
-from .leaf import BLOCKS, CASTS, OTHER, SIDE_OF, TYPES, Leaf, Side, Site
+from .access import CASTS, TYPES, Access, Site
 from .positions import ENDS_TOGETHER
 from .running_sums import REST
-from .statements import Call, Statement, targets
+from .sides import BLOCKS, OTHER, SIDE_OF, Side
+from .statements import Call, Place, Statement, serving, targets
 
 
 @dataclass(frozen=True)
-class Reader:
-    """The terms of a spec as one kernel reads them; `own` is the side whose tiles its programs own.
+class KernelInputs:
+    """What the terms of a spec read, as one kernel loads it; `own` is the side whose tiles its programs own.
 
     Programs that own a `whole_head` take the tiles of their side one after the other, and hold scores by query.
     """
@@ -72,24 +73,24 @@ class Reader:
             return "h" if name == "kv_h" and not self.spec.grouped else name
         if node.op != "input":
             return name
-        leaf = self.leaf(node)
-        return leaf.name + (self.way(leaf.side) if leaf.side else "")
+        access = self.access(node)
+        return access.name + (self.way(access.side) if access.side else "")
 
     def way(self, side: str) -> str:
         """The index that broadcasts a vector over one side's rows over a tile."""
         return "[:, None]" if side == self.down else "[None, :]"
 
-    def leaf(self, node: Node) -> Leaf:
-        """The leaf that an input node reads."""
+    def access(self, node: Node) -> Access:
+        """The access that an input node reads."""
         return self._known[node.value, node.args]
 
     @cached_property
-    def _known(self) -> dict[tuple[object, tuple[Node, ...]], Leaf]:
+    def _known(self) -> dict[tuple[object, tuple[Node, ...]], Access]:
         given = {i.name: i for i in self.spec.inputs}
-        found: dict[tuple[object, tuple[Node, ...]], Leaf] = {}
+        found: dict[tuple[object, tuple[Node, ...]], Access] = {}
         for node in (n for root in self.nodes for n in root.inside_out() if n.op == "input"):
             number = sum(name == node.value for name, _ in found)
-            found.setdefault((node.value, node.args), Leaf(given[str(node.value)], node.args, number))
+            found.setdefault((node.value, node.args), Access(given[str(node.value)], node.args, number))
         return found
 
     @cached_property
@@ -98,58 +99,76 @@ class Reader:
         return (*(m.keep for m in self.spec.masks), *(s.score for s in self.spec.scores))
 
     @cached_property
-    def leaves(self) -> tuple[Leaf, ...]:
-        """All leaves with axes in the order in which terms read them, those in an index before what it indexes."""
-        return tuple(leaf for leaf in self._known.values() if leaf.input.axes)
+    def accesses(self) -> tuple[Access, ...]:
+        """All accesses with axes in the order in which terms read them, those in an index before what it indexes."""
+        return tuple(access for access in self._known.values() if access.input.axes)
 
     @cached_property
-    def _scored(self) -> frozenset[Leaf]:
-        """The leaves that scores read."""
-        nodes = (n for term in self.spec.scores for n in term.score.walk())
-        return frozenset(self.leaf(n) for n in nodes if n.op == "input")
+    def _scored(self) -> frozenset[Access]:
+        """The accesses that scores read."""
+        return frozenset(access for access, by in self._readers.items() if any(kind == "score" for kind, _ in by))
 
-    def extent(self, leaf: Leaf) -> frozenset[str]:
-        """The sides along which a leaf differs inside a tile."""
-        found = {
-            SIDE_OF[kind] for i, kind in enumerate(leaf.input.kinds) if i not in leaf.input.written and kind in SIDE_OF
-        }
-        return frozenset(found).union(*map(self.reach, leaf.index))
+    @cached_property
+    def _readers(self) -> dict[Access, frozenset[Place]]:
+        """The terms that read an access."""
+        roots: list[tuple[Place, Node]] = [(("mask", i), mask.keep) for i, mask in enumerate(self.spec.masks)]
+        roots += [(("score", i), term.score) for i, term in enumerate(self.spec.scores)]
+        found: dict[Access, frozenset[Place]] = {}
+        for place, node in roots:
+            for access in {self.access(n) for n in node.walk() if n.op == "input"}:
+                found[access] = found.get(access, frozenset()) | {place}
+        return found
+
+    def readers(self, given: Access | Input) -> frozenset[Place]:
+        """The terms that read an access, or any access to an input."""
+        if isinstance(given, Access):
+            return self._readers[given]
+        return frozenset().union(*(by for access, by in self._readers.items() if self.whole(access.input) == given))
+
+    def extent(self, access: Access) -> frozenset[str]:
+        """The sides along which an access differs inside a tile."""
+        implied = (kind for i, kind in enumerate(access.input.kinds) if i not in access.input.written)
+        found = frozenset(SIDE_OF[kind] for kind in implied if kind in SIDE_OF)
+        return found.union(*map(self.reach, access.index))
 
     def reach(self, node: Node) -> frozenset[str]:
         """The sides along which an expression differs inside a tile."""
         if node.op == "var":
             return frozenset({str(node.value)} & {"q", "k"} if node.value != "score" else {"q", "k"})
-        own = self.extent(self.leaf(node)) if node.op == "input" else frozenset[str]()
+        own = self.extent(self.access(node)) if node.op == "input" else frozenset[str]()
         return own.union(*map(self.reach, node.args))
 
-    def per_head(self, leaf: Leaf) -> bool:
-        """True if query heads differ in a leaf."""
-        nodes = [n for index in leaf.index for n in index.walk()]
-        inner = any(self.per_head(self.leaf(n)) for n in nodes if n.op == "input")
-        return inner or "head" in leaf.input.kinds or any(n.op == "var" and n.value == "h" for n in nodes)
+    def per_head(self, access: Access) -> bool:
+        """True if query heads differ in an access."""
+        nodes = [n for index in access.index for n in index.walk()]
+        inner = any(self.per_head(self.access(n)) for n in nodes if n.op == "input")
+        return inner or "head" in access.input.kinds or any(n.op == "var" and n.value == "h" for n in nodes)
 
     def loads(self, site: Site) -> tuple[Statement, ...]:
-        """The statements that make leaves available, by where they run; those of "mask" in steps that apply one."""
+        """The statements that make accesses available, by where they run; those of "mask" in steps that apply one."""
         found = dict.fromkeys(self.numbers() if site == "program" else ())
-        for leaf in self.leaves:
-            outer = "head" if self._heads and self.per_head(leaf) else "program"
-            if leaf.form == "value":
+
+        def add(read: Access | Input, *made: Statement) -> None:
+            found.update(dict.fromkeys(serving(self.readers(read), made)))
+
+        for access in self.accesses:
+            outer = "head" if self._heads and self.per_head(access) else "program"
+            if access.form == "value":
                 if site == outer:
-                    found[Statement(leaf.name, self._value_of(leaf.input))] = None
+                    add(access, Statement(access.name, self._value_of(access.input)))
                 continue
-            base = "head" if self._heads and "head" in leaf.input.kinds else "program"
-            whole = self.whole(leaf.input)
+            base = "head" if self._heads and "head" in access.input.kinds else "program"
+            whole = self.whole(access.input)
             if site == base and self._steps(whole):
                 place = (self._steps if self.streams(whole) else self._place)(whole)
-                found[Statement(f"{whole.name}_base", place)] = None
-            extent, inner = self.extent(leaf), "step" if leaf in self._scored else "mask"
+                add(whole, Statement(f"{whole.name}_base", place))
+            extent, inner = self.extent(access), "step" if access in self._scored else "mask"
             owned = "tile" if self.whole_head and extent else outer
-            if leaf.input.scan and site == owned:
+            if access.input.scan and site == owned:
                 place = f"tl.maximum({self.own}_first, 0).to(tl.int64) * {whole.name}_stride_token"
-                found[Statement(f"{whole.name}_anchor", f"tl.load({self.base(whole)} + {place})")] = None
+                add(whole, Statement(f"{whole.name}_anchor", f"tl.load({self.base(whole)} + {place})"))
             if site == (owned if extent <= {self.own} else inner):
-                made = {"row": self._row, "pair": self._pair, "entry": self._entry}[leaf.form](leaf)
-                found |= dict.fromkeys(made)
+                add(access, *{"row": self._row, "pair": self._pair, "entry": self._entry}[access.form](access))
         return tuple(found)
 
     @property
@@ -159,9 +178,8 @@ class Reader:
 
     def numbers(self) -> Iterator[Statement]:
         """Makes the call's numbers values of the kernel language: the interpreter hands on Python's own floats."""
-        kinds = {o.keyword: o.type for o in self.spec.options} | {
-            i.name: i.dtype for i in self.spec.inputs if not i.axes
-        }
+        kinds: dict[str, str] = {o.keyword: o.type for o in self.spec.options}
+        kinds |= {i.name: i.dtype for i in self.spec.inputs if not i.axes}
         for name, kind in kinds.items():
             if kind != "int":
                 yield Statement(name, f"tl.cast({name}, {TYPES[kind]})")
@@ -171,9 +189,9 @@ class Reader:
         given = self.whole(given)
         if self.whole_head or given.dtype == "bool" or not self.reachable(given):
             return None
-        leaves = (leaf for leaf in self._scored if leaf.input == given and leaf.side not in (None, self.own))
-        side = next((leaf.side for leaf in leaves), None)
-        return side if side and seen_axes(given, self.spec)[-1].kind in ROW_AXES else None
+        accesses = (access for access in self._scored if access.input == given and access.side not in (None, self.own))
+        side = next((access.side for access in accesses), None)
+        return side if side and storage.seen_axes(given, self.spec)[-1].kind in ROW_AXES else None
 
     def reachable(self, given: Input) -> bool:
         """True if descriptors can read rows: a packed sequence begins anywhere, but in vectors of the package's own."""
@@ -185,10 +203,10 @@ class Reader:
 
     def points(self, given: Input) -> bool:
         """True if the kernel reads an input, or lets the terms' other kernels read it, through a pointer."""
-        return any(self.whole(leaf.input) == given and not self._streamed(leaf) for leaf in self.leaves)
+        return any(self.whole(access.input) == given and not self._streamed(access) for access in self.accesses)
 
-    def _streamed(self, leaf: Leaf) -> bool:
-        return leaf in self._scored and leaf.side is not None and leaf.side == self.streams(leaf.input)
+    def _streamed(self, access: Access) -> bool:
+        return access in self._scored and access.side is not None and access.side == self.streams(access.input)
 
     def base(self, given: Input) -> str:
         """Text of the pointer to an input's values for this batch entry and head."""
@@ -228,23 +246,23 @@ class Reader:
             return load
         return f"{given.name}_default(h, Hq) if {given.name}_ptr is None else {load}"
 
-    def _row(self, leaf: Leaf) -> list[Statement]:
-        given, kind = leaf.input, leaf.row_axis.kind
-        first = "k_start" if leaf.side == "k" else "q_start" if kind == "query" else "q_first"
-        assert leaf.side
-        count, block = "q_len" if kind == "query" else "k_len", BLOCKS[leaf.side]
+    def _row(self, access: Access) -> list[Statement]:
+        given, kind = access.input, access.row_axis.kind
+        first = "k_start" if access.side == "k" else "q_start" if kind == "query" else "q_first"
+        assert access.side
+        count, block = "q_len" if kind == "query" else "k_len", BLOCKS[access.side]
         whole = self.whole(given)
         rest = f"{first}, {whole.name}_stride_{kind}, {count}, {block}"
 
         def load(part: Input) -> str:
-            if self._streamed(leaf):
+            if self._streamed(access):
                 return f"load_rows({whole.name}_desc, {' + '.join(self._ahead(part)) or 0}, {rest})"
             return f"load_vector({self.base(part)}, {rest}){self._seen_as(part)}"
 
         if not given.scan:
-            return [Statement(leaf.name, load(given), shape=f"[{block}]")]
+            return [Statement(access.name, load(given), shape=f"[{block}]")]
         value = f"{load(given)} - {given.name}_anchor + {load(_rest(given))}"
-        return [Statement(leaf.name, value, shape=f"[{block}]")]
+        return [Statement(access.name, value, shape=f"[{block}]")]
 
     @staticmethod
     def _seen_as(given: Input) -> str:
@@ -253,8 +271,8 @@ class Reader:
             return ".to(tl.int32, bitcast=True)"  # it stands among floats
         return CASTS["bool"] if given.dtype == "bool" else ""
 
-    def _pair(self, leaf: Leaf) -> list[Statement]:
-        given, sides = leaf.input, []
+    def _pair(self, access: Access) -> list[Statement]:
+        given, sides = access.input, []
         for kind, place in (("query", "row"), ("key", "k_pos")):
             per = next(axis.per for axis in given.axes if axis.kind == kind)
             count = "q_len" if kind == "query" else "k_len"
@@ -263,17 +281,17 @@ class Reader:
             sides.append(f"{place}, {given.name}_stride_{kind}, {count}")
         down, across = sides if self.down == "q" else sides[::-1]
         value = f"load_pairs({self.base(given)}, {down}, {across}){CASTS[given.dtype]}"
-        return [Statement(leaf.name, value, shape=self._shape({"q", "k"}))]
+        return [Statement(access.name, value, shape=self._shape({"q", "k"}))]
 
-    def _entry(self, leaf: Leaf) -> list[Statement]:
-        given, places = leaf.input, []
+    def _entry(self, access: Access) -> list[Statement]:
+        given, places = access.input, []
         text = base = self.base(given)
         strides = {axis_name: axis for axis_name, axis in self.strides(given).items() if axis.kind not in HEAD_AXES}
         counts = []
-        for (stride, axis), index in zip(strides.items(), self._indices(leaf), strict=True):
+        for (stride, axis), index in zip(strides.items(), self._indices(access), strict=True):
             count = str(axis.size) if axis.kind == "size" else "q_len" if axis.kind == "query" else "k_len"
             counts += [count] if axis.kind != "size" else []
-            place = self.place_name(leaf, stride)
+            place = self.place_name(access, stride)
             end = count if axis.per == 1 else f"tl.cdiv({count}, {axis.per})"
             places.append(Statement(place, f"within({index}, {end})"))
             text += f" + {place}.to(tl.int64) * {stride}"
@@ -282,7 +300,7 @@ class Reader:
         value = f"tl.load({text}{there}){self._seen_as(given) or CASTS[given.dtype]}"
         if given.scan:
             value += f" - {given.name}_anchor + tl.load({text.replace(base, self.base(_rest(given)), 1)}{there})"
-        return [*places, Statement(leaf.name, value, shape=self._shape(self.extent(leaf)))]
+        return [*places, Statement(access.name, value, shape=self._shape(self.extent(access)))]
 
     def _shape(self, sides: Collection[str]) -> str:
         """The shape of what differs along some sides of a tile of scores."""
@@ -290,13 +308,13 @@ class Reader:
         sizes = (down if self.down in sides else "1", across if {"q", "k"} - {self.down} & set(sides) else "1")
         return f"[{', '.join(sizes)}]" if sides else ""
 
-    def _indices(self, leaf: Leaf) -> Iterator[str]:
+    def _indices(self, access: Access) -> Iterator[str]:
         """The indices of an input's axes other than batch and heads, not yet clamped."""
-        written = list(leaf.index)
-        for i, axis in enumerate(leaf.input.axes):
+        written = list(access.index)
+        for i, axis in enumerate(access.input.axes):
             if axis.kind in HEAD_AXES:
                 continue
-            if i not in leaf.input.written:
+            if i not in access.input.written:
                 place = "row" if axis.kind == "query" else "k_pos"
                 yield (place if axis.per == 1 else f"({place} // {axis.per})") + self.way(SIDE_OF[axis.kind])
                 continue
@@ -305,15 +323,15 @@ class Reader:
                 node = Node("-", (node, ENDS_TOGETHER.first), None, "int")
             yield self.text(whole_numbers.shortened(self.beside_tiles(node), self.limits))
 
-    def place_name(self, leaf: Leaf, stride: str) -> str:
-        """The name of a leaf's place along the axis of a stride."""
-        return f"{leaf.name}_{stride.split('_stride_')[-1]}"
+    def place_name(self, access: Access, stride: str) -> str:
+        """The name of an access's place along the axis of a stride."""
+        return f"{access.name}_{stride.split('_stride_')[-1]}"
 
-    def entry(self, leaf: Leaf) -> str:
+    def entry(self, access: Access) -> str:
         """The place of a looked-up entry among all entries of its tables."""
         places = [
-            (self.place_name(leaf, stride), axis.size)
-            for stride, axis in self.strides(leaf.input).items()
+            (self.place_name(access, stride), axis.size)
+            for stride, axis in self.strides(access.input).items()
             if axis.kind == "size"
         ]
         text = places[0][0]
@@ -349,7 +367,7 @@ class Reader:
     def strides(self, given: Input) -> dict[str, Axis]:
         """The names of an input's strides, and their axes."""
         given = self.whole(given)
-        axes = seen_axes(given, self.spec)
+        axes = storage.seen_axes(given, self.spec)
         kinds = [axis.kind for axis in axes]
         found = {}
         for i, axis in enumerate(axes):
@@ -363,32 +381,14 @@ class Reader:
         read = set(read) - set(known)
         sites: tuple[Site, ...] = ("program", "head", "tile")
         outer = [name for site in sites for name in targets(self.loads(site))]
-        candidates = [
-            "b",
-            "h",
-            "kv_h",
-            "row",
-            "k_start",
-            "q_pos",
-            "k_pos",
-            "q_len",
-            "k_len",
-            *outer,
-            *self.arguments,
-            *more,
-        ]
+        places = ("b", "h", "kv_h", "row", "k_start", "q_pos", "k_pos", "q_len", "k_len")
+        candidates = (*places, *outer, *self.arguments, *more)
         return tuple(name for name in dict.fromkeys(candidates) if name in read)
 
 
 def _rest(given: Input) -> Input:
     """The part of a running sum that rounding left."""
     return dataclasses.replace(given, source=given.name, part=REST, scan=None)
-
-
-def seen_axes(given: Input, spec: Spec) -> tuple[Axis, ...]:
-    """The axes of an input as kernels see it: rows of packed sequences have no batch, a scan puts the tokens last."""
-    axes = storage.of(spec).kept(given)
-    return tuple(sorted(axes, key=lambda a: (*HEAD_AXES, "token").index(a.kind))) if given.scan else axes
 
 
 def as_bool(node: Node) -> Node:

@@ -7,19 +7,15 @@ from typing import Literal
 
 from ..expressions.inputs import HEAD_AXES, ROW_AXES, Axis, Input
 from ..expressions.tree import Node
+from .sides import SIDE_OF, Side
 
-Side = Literal["q", "k"]
-SIDES: tuple[Side, Side] = ("q", "k")
-OTHER: dict[Side, Side] = {"q": "k", "k": "q"}
-BLOCKS: dict[Side, str] = {"q": "BLOCK_M", "k": "BLOCK_N"}  # how many rows a tile of a side has
 Site = Literal["program", "head", "tile", "step", "mask"]
 TYPES = {"float": "tl.float32", "int": "tl.int32", "bool": "tl.int1"}
 CASTS = {kind: f".to({name})" for kind, name in TYPES.items()}
-SIDE_OF: dict[str, Side] = {"query": "q", "key": "k"}
 
 
 @dataclass(frozen=True)
-class Leaf:
+class Access:
     """An input as an expression reads it: with the indices that stand there, if it has axes that need some."""
 
     input: Input

@@ -1,0 +1,11 @@
+"""The two sides of a tile: its queries and its keys."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Side = Literal["q", "k"]
+SIDES: tuple[Side, Side] = ("q", "k")
+OTHER: dict[Side, Side] = {"q": "k", "k": "q"}
+BLOCKS: dict[Side, str] = {"q": "BLOCK_M", "k": "BLOCK_N"}  # how many rows a tile of a side has
+SIDE_OF: dict[str, Side] = {"query": "q", "key": "k"}  # by the kind of an axis

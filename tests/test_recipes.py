@@ -16,6 +16,8 @@ import pytest
 import torch
 from devices import INTERPRETER
 
+from attnforge.gpu import interpreter
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -196,6 +198,7 @@ def test_every_recipe_is_held_against_a_formula() -> None:
 
 def serve() -> None:
     """Runs the page's blocks and prints how far each recipe is from its formula."""
+    interpreter.hasten()
     names: dict[str, Any] = {}
     for text in blocks("python"):
         exec(compile(text, str(PAGE), "exec"), names)

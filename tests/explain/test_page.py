@@ -252,7 +252,7 @@ def test_a_page_loads_nothing_and_runs_no_text_of_the_users(show: Any, specs: di
     assert page.value("document.querySelector('.lead').textContent") == specs["odd"].description
     labels = page.value("[...document.querySelectorAll('.chip')].map((chip) => chip.textContent)")
     assert labels == ["q<k and k>3", "score if q<k else score / 3"]
-    rendered = render.render(specs["odd"])["kernels.py"]
+    rendered = render.file(specs["odd"], "kernels.py")
     lines = page.value("[...document.querySelectorAll('.line')].map((line) => line.textContent)")
     assert "".join(lines) == rendered
 
@@ -374,7 +374,7 @@ LIT = "[...document.querySelectorAll('.line')].flatMap((line, i) => line.classLi
 @pytest.mark.parametrize("name", ["rope_swa_softcap", "alibi", "tables", "odd"])
 def test_pointing_at_a_term_lights_its_lines(show: Any, specs: dict[str, Spec], name: str) -> None:
     page = show(name)
-    kernels = render.render(specs[name])["kernels.py"]
+    kernels = render.file(specs[name], "kernels.py")
     terms = trace.lines(specs[name], kernels)
     for i in range(len(specs[name].masks) + len(specs[name].scores)):
         wanted = [at for at, owners in enumerate(terms) if i in owners]
@@ -393,7 +393,7 @@ def test_terms_can_be_reached_by_the_keyboard(show: Any, specs: dict[str, Spec])
     page = show("rope_swa_softcap")
     page.press("Tab")
     assert page.value("document.activeElement.dataset.term") == "2"
-    terms = trace.lines(specs["rope_swa_softcap"], render.render(specs["rope_swa_softcap"])["kernels.py"])
+    terms = trace.lines(specs["rope_swa_softcap"], render.file(specs["rope_swa_softcap"], "kernels.py"))
     wanted = [at for at, owners in enumerate(terms) if 2 in owners]
     assert page.value(LIT) == wanted
     page.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-reduced-motion", "value": "reduce"}])

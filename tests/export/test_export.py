@@ -202,7 +202,7 @@ def variants(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Varian
         loaded = spec.load(path, terms=resources.terms_for(path))
         planned = plan.build(loaded)
         printed = GENERATED / name / "reference.py"
-        text = printed.read_text() if name in SHIPPED else render.render(loaded)["reference.py"]
+        text = printed.read_text() if name in SHIPPED else render.file(loaded, "reference.py")
         return Variant(
             planned,
             reference.build(loaded, planned.arguments),
@@ -219,7 +219,7 @@ def test_what_leaves_int32_is_computed_from_int64(tmp_path: Path) -> None:
     loaded = spec.load(path, terms=resources.terms_for(path))
     text = render.export(loaded, "flex")
     assert "q_pos = q_idx.long() + shift" in text and "k_pos = kv_idx.long()" in text and "in_mark.long()" in text
-    printed = render.render(loaded)["reference.py"]
+    printed = render.file(loaded, "reference.py")
     assert "in_mark.long()" in printed and "torch.as_tensor(in_jump, dtype=torch.long" in printed
 
 
@@ -360,7 +360,8 @@ def gradients(of: Variant, function: Function, operands: list[torch.Tensor], key
 @pytest.mark.parametrize("name", [*SHIPPED, *HAND_MADE])
 def test_flex_attention_gives_what_the_reference_gives(name: str, variants: Callable[[str], Variant]) -> None:
     of = variants(name)
-    for case in cases(of)[1:]:
+    # PyTorch traces the functions for each case; with all of them the next test calls those of the shipped ones, too
+    for case in cases(of)[1 : 2 if name in SHIPPED else None]:
         operands, keywords = arguments(of, case)
         got = of.exported["attention"](*operands, **keywords, return_lse=True)
         torch.testing.assert_close(got, of.reference(*operands, **keywords, return_lse=True), **close(case))

@@ -49,10 +49,10 @@ def loaded(path: Path) -> spec.Spec:
 
 def test_rows_beside_a_spec_take_the_place_of_the_generators(tmp_path: Path) -> None:
     mine = loaded(written(tmp_path, None))
-    before, untuned = plan.build(mine).tables, render.render(mine)["tiles.py"]
+    before, untuned = plan.build(mine).tables, render.file(mine, "tiles.py")
     written(tmp_path, tuning.text(ROWS, HERE))
     assert tiles.tuned(mine.path) == ROWS
-    after, tuned = plan.build(mine).tables, render.render(mine)["tiles.py"]
+    after, tuned = plan.build(mine).tables, render.file(mine, "tiles.py")
     assert list(after.half["sm_90"]["forward"]) == [64, 96, 128, 256]
     assert after.half["sm_90"]["forward"][96] == ROWS[0].tiles
     assert after.half["sm_90"]["backward_dkv"][128] == (Tile(64, 128, 8, 4),)

@@ -111,7 +111,7 @@ def test_nothing_is_rendered_for_a_backward_pass(name: str, which: str, tmp_path
 
 def test_steps_that_read_what_others_wrote_wait_for_them() -> None:
     path = resources.variants()["flash1"]
-    text = render.render(spec.load(path, terms=resources.terms_for(path)))["kernels.py"]
+    text = render.file(spec.load(path, terms=resources.terms_for(path)), "kernels.py")
     step = next(n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef) and n.name == "attend")
     assert ast.unparse(step.body[-1]) == "tl.debug_barrier()"
     kernel = next(n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef) and n.name == "forward")

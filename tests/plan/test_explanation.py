@@ -8,18 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from attnforge.language import spec
-from attnforge.render import render
 from attnforge.source import resources
 
-SPECS = Path(__file__).resolve().parents[2] / "specs"
+GENERATED = Path(__file__).parents[2] / "generated"
 FEW = ("causal", "packed_log_decay", "flash1")
 
 
 def kernels(name: str) -> tuple[dict[str, list[str]], set[str], str]:
     """The head's sections, the names in the code below it, and all of the file."""
-    path = SPECS / f"{name}.yaml"
-    text = render.render(spec.load(path, terms=resources.terms_for(path)))["kernels.py"]
+    text = (GENERATED / name / "kernels.py").read_text()
     tree = ast.parse(text)
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     names |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
@@ -38,10 +35,7 @@ def symbols(lines: list[str]) -> set[str]:
     return {name for head in heads if head for name in head[0].split(", ")}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(p.stem, marks=() if p.stem in FEW else pytest.mark.slow) for p in sorted(SPECS.glob("*.yaml"))],
-)
+@pytest.mark.parametrize("name", sorted(resources.variants()))
 def test_the_glossary_explains_names_of_this_very_file(name: str) -> None:
     sections, names, _ = kernels(name)
     assert symbols(sections["Symbols"]) - names == set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import re
 import shutil
@@ -19,7 +18,7 @@ from attnforge.source import resources
 
 pytestmark = pytest.mark.slow
 
-SPECS = Path(__file__).parents[2] / "specs"
+SPECS, GENERATED = (Path(__file__).parents[2] / name for name in ("specs", "generated"))
 # names and words about the spec are no numbers of its formula, nor are the sizes of tables: arguments are held to these
 WORDS = re.compile(r"^ *(name|description|citation|group|\w+: \{axes):|#.*$")
 NUMBER = re.compile(r"(?<![\w.])\d+(\.\d+)?(?![\w.])")
@@ -46,10 +45,8 @@ def every_change() -> Iterator[tuple[str, str, str]]:
                 yield path.stem, place, text
 
 
-@functools.cache
 def shipped(name: str) -> dict[str, str]:
-    path = SPECS / f"{name}.yaml"
-    return render.render(spec.load(path, terms=resources.terms_for(path)))
+    return {path.name: path.read_text() for path in (GENERATED / name).glob("*.py")}
 
 
 @pytest.mark.parametrize(("name", "place", "text"), [pytest.param(*c, id=f"{c[0]}: {c[1]}") for c in every_change()])
@@ -59,11 +56,11 @@ def test_no_other_number_passes(
     path = tmp_path / "specs" / f"{name}.yaml"
     shutil.copytree(SPECS / "terms", path.parent / "terms")
     path.write_text(text, encoding="utf-8")
-    changed = render.render(spec.load(path, terms=resources.terms_for(path)))
+    changed = render.file(spec.load(path, terms=resources.terms_for(path)), "kernels.py")
     # the names of packages that a process has imported are taken
     package = tmp_path / f"{name}_{abs(hash(place))}"
     package.mkdir()
-    for file, content in (shipped(name) | {"kernels.py": changed["kernels.py"]}).items():
+    for file, content in (shipped(name) | {"kernels.py": changed}).items():
         (package / file).write_text(content, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     suite = importlib.import_module(f"{package.name}.test_{name}")

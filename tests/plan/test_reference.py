@@ -56,9 +56,8 @@ def load(document: str, folder: Path, name: str) -> dict[str, Any]:
     """The functions of a rendered reference."""
     path = folder / f"{name}.yaml"
     path.write_text(f"name: {name}\ndescription: A test.\n{document}\n")
-    files = render.render(spec.load(path, terms=[SPECS / "terms"]))
     module_path = folder / f"{name}_reference.py"
-    module_path.write_text(files["reference.py"])
+    module_path.write_text(render.file(spec.load(path, terms=[SPECS / "terms"]), "reference.py"))
     found = importlib.util.spec_from_file_location(module_path.stem, module_path)
     assert found is not None and found.loader is not None
     module = importlib.util.module_from_spec(found)

@@ -92,12 +92,12 @@ def test_the_content_hash_follows_spec_templates_and_version(monkeypatch: pytest
 
     path = SAMPLE[0]
     loaded = spec.load(path, terms=resources.terms_for(path))
-    before = line(render.render(loaded)["api.py"])
+    before = line(render.file(loaded, "api.py"))
     monkeypatch.setattr(render, "__version__", "0.0.0")
-    other_version = line(render.render(loaded)["api.py"])
+    other_version = line(render.file(loaded, "api.py"))
     monkeypatch.undo()
     monkeypatch.setattr(resources, "templates_digest", lambda: b"other")
-    other_templates = line(render.render(loaded)["api.py"])
+    other_templates = line(render.file(loaded, "api.py"))
     assert len({before, other_version, other_templates}) == 3
     monkeypatch.undo()
-    assert line(render.render(loaded)["api.py"]) == before
+    assert line(render.file(loaded, "api.py")) == before

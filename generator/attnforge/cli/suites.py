@@ -29,13 +29,14 @@ def run(packages: Sequence[emit.Package], *, cpu: bool, only: str | None = None,
     for library in ("torch", "triton"):
         if importlib.util.find_spec(library) is None:
             raise click.UsageError(f"this needs {library}: pip install {library}")
-    env = os.environ | ({"TRITON_INTERPRET": "1"} if cpu else {})
+    path = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
+    env = os.environ | {"PYTHONPATH": path} | ({"TRITON_INTERPRET": "1"} if cpu else {})
     with tempfile.TemporaryDirectory(prefix="attnforge-") as folder:
         out = Path(folder) / "generated"
         emit.write(packages, out)
         # no settings of the user's folder
         command = [sys.executable, "-m", "pytest", "-c", os.devnull, f"--rootdir={folder}", "-p", "no:cacheprovider"]
-        command += ["--tb=short", *(str(out / p.name) for p in packages)]
+        command += ["-p", "attnforge.gpu.interpreter", "--tb=short", *(str(out / p.name) for p in packages)]
         command += [] if only is None else ["-k", only]
         command += [] if processes is None else ["-n", str(processes)]
         code = subprocess.run(command, env=env, cwd=folder).returncode

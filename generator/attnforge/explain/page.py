@@ -236,7 +236,7 @@ class Page:
     @cached_property
     def code(self) -> tuple[Line, ...]:
         """The kernels as they are rendered."""
-        text = render.render(self.spec)["kernels.py"]
+        text = render.file(self.spec, "kernels.py")
         marked = zip(_coloured(text), trace.lines(self.spec, text), strict=True)
         return tuple(Line(markup, terms) for markup, terms in marked)
 

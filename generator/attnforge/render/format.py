@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 import black
@@ -16,6 +17,7 @@ class Unformattable(Exception):
     """A template wrote something that is not Python."""
 
 
+@functools.lru_cache(256)  # black takes nearly all of the time of a rendering, and packages are rendered again
 def python(text: str, template: str) -> str:
     """The text in black's style; `template` is what an error names."""
     try:

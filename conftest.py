@@ -1,0 +1,3 @@
+"""What tests and the suites of `generated` share."""
+
+pytest_plugins = ["attnforge.gpu.interpreter"]

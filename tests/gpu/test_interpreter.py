@@ -1,0 +1,94 @@
+"""What the interpreter does less often in tests, and that kernels give what they gave."""
+
+from __future__ import annotations
+
+import contextlib
+from types import FunctionType
+from typing import Any
+
+import devices
+import pytest
+import torch
+import triton
+import triton.language as tl
+from triton.runtime import interpreter as triton_interpreter
+
+from attnforge.gpu import interpreter
+
+pytestmark = pytest.mark.skipif(devices.GPU, reason="kernels run on the GPU")
+
+
+@triton.jit
+def _doubled(x):
+    return x + x
+
+
+@triton.jit
+def _first(out_ptr, FAIL: tl.constexpr):
+    x = _doubled(_doubled(tl.zeros([4], tl.float32) + 1.0))
+    tl.store(out_ptr + tl.arange(0, 4), tl.sum(x) + tl.load(out_ptr + tl.arange(0, 4)))
+    if FAIL:
+        tl.load(x)
+
+
+@pytest.fixture
+def prepared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The modules that are prepared, in order."""
+    names: list[str] = []
+    prepare = getattr(triton_interpreter._patch_lang, "__wrapped__", triton_interpreter._patch_lang)
+
+    def noted(function: FunctionType) -> Any:
+        names.append(function.__module__)
+        return prepare(function)
+
+    monkeypatch.setattr(triton_interpreter, "_patch_lang", noted)
+    interpreter.prepare_once()
+    return names
+
+
+def test_each_module_is_prepared_once_a_launch(prepared: list[str]) -> None:
+    before = tl.zeros, tl.arange, tl.load, tl.range, tl.tensor.__add__
+    for _ in range(2):
+        out = torch.zeros(4)
+        _first[(3,)](out, False)
+        assert out.tolist() == [48.0] * 4
+        assert sorted(prepared) == sorted({__name__, "triton.language.standard"})
+        assert (tl.zeros, tl.arange, tl.load, tl.range, tl.tensor.__add__) == before
+        prepared.clear()
+
+
+def test_a_launch_that_fails_leaves_nothing_prepared(prepared: list[str]) -> None:
+    out = torch.zeros(4)
+    with pytest.raises(triton_interpreter.InterpreterError):
+        _first[(1,)](out, True)
+    first = prepared.copy()
+    _first[(1,)](out, False)
+    assert prepared == 2 * first
+
+
+def test_it_is_asked_for_twice_without_harm() -> None:
+    interpreter.prepare_once()
+    once = triton_interpreter._patch_lang
+    interpreter.prepare_once()
+    assert triton_interpreter._patch_lang is once
+
+
+@triton.jit
+def _past_the_end(out_ptr):
+    i = tl.arange(0, 4) + 2147483645
+    tl.store(out_ptr + tl.arange(0, 4), i * 2)
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_overflow_is_worked_out_only_where_it_is_told(debug: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    builder, options = triton_interpreter.interpreter_builder, triton_interpreter.InterpreterOptions(debug=debug)
+    monkeypatch.setattr(builder, "options", options)
+    found = []
+    for _ in range(2):
+        out = torch.zeros(4, dtype=torch.int32)
+        told = pytest.raises(triton_interpreter.InterpreterError, match="overflow")
+        with told if debug else contextlib.nullcontext():
+            _past_the_end[(1,)](out)
+        found.append(out.tolist())
+        interpreter.skip_unused_checks()
+    assert found[0] == found[1] and builder.options.sanitize_overflow == debug

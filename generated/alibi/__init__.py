@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7fa7e5d3553bd1f1
-#   text hash     d5c1ad97c6f775d3
+#   content hash  68a107dd7ceffad1
+#   text hash     fa6edba321c9de5d
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

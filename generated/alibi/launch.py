@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7fa7e5d3553bd1f1
-#   text hash     b644c563d6790cfd
+#   content hash  68a107dd7ceffad1
+#   text hash     80c7567b3c078927
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -33,9 +33,9 @@ def _attend(
     cache = runtime.LaunchCache.of("attend", q, k, v, in_slopes)
     q, k, v = cache.readable(q, k, v)
 
-    def launch(block_m, block_n, warps, stages):
+    def launch(block_m, block_n, warps, stages, kernel=kernels.forward):
         runtime.launch(
-            cache, kernels.forward, (block_m, block_n), (q, k, v, out, lse, float(scale), in_slopes),
+            cache, kernel, (block_m, block_n), (q, k, v, out, lse, float(scale), in_slopes),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, in_slopes, block_m, block_n),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7fa7e5d3553bd1f1
-#   text hash     f8373a8cae8b66cf
+#   content hash  68a107dd7ceffad1
+#   text hash     e6a38db081b8f293
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

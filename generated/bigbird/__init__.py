@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0b34ba95619a4242
-#   text hash     8943893b38bc1b27
+#   content hash  9e91fc33e276fe8a
+#   text hash     e553564e083b7bc4
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0b34ba95619a4242
-#   text hash     0403c2684c2c4627
+#   content hash  9e91fc33e276fe8a
+#   text hash     e9d194ee9bbc08cf
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0b34ba95619a4242
-#   text hash     0e5d9a1e5eb2a1e5
+#   content hash  9e91fc33e276fe8a
+#   text hash     2113d84a09f19a5d
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

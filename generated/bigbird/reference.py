@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0b34ba95619a4242
-#   text hash     4db37386d8a26867
+#   content hash  9e91fc33e276fe8a
+#   text hash     2f064ee1ee2bc364
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

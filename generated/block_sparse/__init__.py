@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c4de7fbb93ef45e6
-#   text hash     68b3ce7ae7c5cdef
+#   content hash  793693cc636e0ea7
+#   text hash     91533bd3790280ac
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c4de7fbb93ef45e6
-#   text hash     5401c05468a20ee8
+#   content hash  793693cc636e0ea7
+#   text hash     569e091c2e31f501
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c4de7fbb93ef45e6
-#   text hash     5c9997c3737d8617
+#   content hash  793693cc636e0ea7
+#   text hash     0e7092796d0c72c1
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c4de7fbb93ef45e6
-#   text hash     b1efbd8a715bd2dc
+#   content hash  793693cc636e0ea7
+#   text hash     ddf2566986644e1a
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c4de7fbb93ef45e6
-#   text hash     bc7e9ec2a0b2d559
+#   content hash  793693cc636e0ea7
+#   text hash     d88b7dacc99a68be
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f3d5d1611a44e6be
-#   text hash     9d983521a4e55856
+#   content hash  d86cf84d9f1187fb
+#   text hash     938455b716065c0e
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f3d5d1611a44e6be
-#   text hash     6c0c154eb5b28f2c
+#   content hash  d86cf84d9f1187fb
+#   text hash     073d4bc37d282abd
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -33,9 +33,9 @@ def _attend(
     cache = runtime.LaunchCache.of("attend", q, k, v, in_slopes)
     q, k, v = cache.readable(q, k, v)
 
-    def launch(block_m, block_n, warps, stages):
+    def launch(block_m, block_n, warps, stages, kernel=kernels.forward):
         runtime.launch(
-            cache, kernels.forward, (block_m, block_n), (q, k, v, out, lse, float(scale), in_slopes),
+            cache, kernel, (block_m, block_n), (q, k, v, out, lse, float(scale), in_slopes),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, in_slopes, block_m, block_n),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f3d5d1611a44e6be
-#   text hash     5e869d1943703f5b
+#   content hash  d86cf84d9f1187fb
+#   text hash     afebe54f60ffba02
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

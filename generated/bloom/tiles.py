@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f3d5d1611a44e6be
-#   text hash     638108c6d4f342bb
+#   content hash  d86cf84d9f1187fb
+#   text hash     f1b62e0707820366
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -66,3 +66,15 @@ TILES_FP32 = {
         256: ((32, 64, 16, 1), (16, 32, 8, 1), (16, 16, 4, 1)),
     },
 }
+
+# float16 and bfloat16, by columns of a tile; kernels of hopper.py, a worker of four warps for each 64 queries
+TILES_HOPPER = {
+    "forward": {
+        64: (192, 128, 12, 3),
+        128: (128, 128, 8, 2),
+        256: (128, 64, 8, 2),
+    },
+}
+
+# those of them at which these kernels outrun the portable ones
+HOPPER_IS_FASTER = (128, 256)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  20f7e8ed4b293945
-#   text hash     9bd59aebe33661e6
+#   content hash  5a48f7cee7507e9c
+#   text hash     35bf17b10380ff8e
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

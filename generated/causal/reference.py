@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  20f7e8ed4b293945
-#   text hash     5cddbf84b13df58f
+#   content hash  5a48f7cee7507e9c
+#   text hash     48bb1513871b51b4
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  20f7e8ed4b293945
-#   text hash     3d6ec9de8d0666c7
+#   content hash  5a48f7cee7507e9c
+#   text hash     2a6d98e90ad8e591
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

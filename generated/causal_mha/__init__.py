@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ede828fbf7e7c80d
-#   text hash     ac12e5b34548fc32
+#   content hash  0393c6baa66139b2
+#   text hash     1b9f3e00ac7a135e
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ede828fbf7e7c80d
-#   text hash     4516cf513d76069e
+#   content hash  0393c6baa66139b2
+#   text hash     d68af0d11d8b5edc
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

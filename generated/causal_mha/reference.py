@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ede828fbf7e7c80d
-#   text hash     97724bc50594039c
+#   content hash  0393c6baa66139b2
+#   text hash     88de9e7cd79d9dd7
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  cb06756b75e367bc
-#   text hash     abbd7ce5b7567e70
+#   content hash  638adfc7c25509aa
+#   text hash     982ff217247edcc0
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

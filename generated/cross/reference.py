@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  cb06756b75e367bc
-#   text hash     00d1bfcde13956d9
+#   content hash  638adfc7c25509aa
+#   text hash     bbab89dd717411db
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  cb06756b75e367bc
-#   text hash     c81b5decccbeed95
+#   content hash  638adfc7c25509aa
+#   text hash     2342bfcba4e249e0
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

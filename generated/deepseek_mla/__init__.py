@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  313d46cf63741390
-#   text hash     8aac74bfeb16eaec
+#   content hash  2e619af503aca0dd
+#   text hash     a1596c5905eae76e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

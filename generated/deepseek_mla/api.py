@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  313d46cf63741390
-#   text hash     2aa98a396295a0e0
+#   content hash  2e619af503aca0dd
+#   text hash     a7e0762a9ef69272
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  313d46cf63741390
-#   text hash     5466a188dc5920fa
+#   content hash  2e619af503aca0dd
+#   text hash     f33203eb0514594b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

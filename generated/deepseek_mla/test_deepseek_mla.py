@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  313d46cf63741390
-#   text hash     79b1a93a78f2e336
+#   content hash  2e619af503aca0dd
+#   text hash     c018084a9dffc99c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

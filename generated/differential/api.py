@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  275aaf19fba42dce
-#   text hash     746d7108dc95cd2b
+#   content hash  da31e4d20a56fc48
+#   text hash     2987f392bda1e110
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

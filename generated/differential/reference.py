@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  275aaf19fba42dce
-#   text hash     072feb4c8f31b5f1
+#   content hash  da31e4d20a56fc48
+#   text hash     fe76158926822415
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  275aaf19fba42dce
-#   text hash     1c7639e1f07cccd6
+#   content hash  da31e4d20a56fc48
+#   text hash     0bd466cc8d74eead
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

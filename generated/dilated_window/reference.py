@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f488722439c73acf
-#   text hash     f6c4e233bbaae818
+#   content hash  9d3f8dd8124fb3c4
+#   text hash     53c962fdff17601e
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

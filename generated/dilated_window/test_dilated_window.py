@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f488722439c73acf
-#   text hash     5db85c16480fa6e3
+#   content hash  9d3f8dd8124fb3c4
+#   text hash     e0dbd1daba7b129c
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

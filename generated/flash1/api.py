@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  439e126965e9b185
-#   text hash     01168220686d46ac
+#   content hash  f60a01ef32b5ed2c
+#   text hash     6926b0d6402194f1
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  439e126965e9b185
-#   text hash     8b09a42b2126fc24
+#   content hash  f60a01ef32b5ed2c
+#   text hash     ebcced60eab52f51
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  439e126965e9b185
-#   text hash     f93019368cd075a9
+#   content hash  f60a01ef32b5ed2c
+#   text hash     dad489026a63f075
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

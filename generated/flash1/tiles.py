@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  439e126965e9b185
-#   text hash     08c0b54860b3bb37
+#   content hash  f60a01ef32b5ed2c
+#   text hash     9d0505cf60fbcd01
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9bc69d5fd477ce2f
-#   text hash     5c64a7cbd2315f69
+#   content hash  20bab7d1056c896d
+#   text hash     a05fd2919bde4afd
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9bc69d5fd477ce2f
-#   text hash     5a6ed61d1861e440
+#   content hash  20bab7d1056c896d
+#   text hash     659d0f6518715655
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.
@@ -218,7 +218,7 @@ def forward(
     # [BLOCK_M]
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     # [BLOCK_M, 8]
-    l = tl.zeros([BLOCK_M, 8], tl.float32)
+    l = tl.full([BLOCK_M, 8], 0.0, tl.float32)
     keys = (k_base, k_stride_row, D, v_desc, b, kv_h, k_len)
     terms = (scale_log2, q_pos)
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)

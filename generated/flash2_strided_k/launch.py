@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9bc69d5fd477ce2f
-#   text hash     db0b15e6caf6975c
+#   content hash  20bab7d1056c896d
+#   text hash     02c16c8cc6ec63e1
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

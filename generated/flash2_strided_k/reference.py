@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9bc69d5fd477ce2f
-#   text hash     4f80a252e409803b
+#   content hash  20bab7d1056c896d
+#   text hash     b66d48c047f9050b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e6d9506d8fedc7d1
-#   text hash     8dba9197e4833148
+#   content hash  8193db696c5dddc0
+#   text hash     2a6261a60ec12cda
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e6d9506d8fedc7d1
-#   text hash     6d5b4aa2804bad1c
+#   content hash  8193db696c5dddc0
+#   text hash     bcc0bfe5a1044017
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 
@@ -197,9 +197,8 @@ def to_32bit(x):
 
 
 @triton.jit
-def load_vector(ptr, first, stride, count, BLOCK: tl.constexpr):
-    """Load BLOCK elements from index `first` on; 0 outside [0, count)."""
-    row = first + tl.arange(0, BLOCK)
+def load_vector(ptr, row, stride, count):
+    """Load the elements at some indices; 0 outside [0, count)."""
     return to_32bit(tl.load(ptr + row.to(tl.int64) * stride, mask=(row >= 0) & (row < count), other=0))
 
 
@@ -211,12 +210,12 @@ def batch_and_head(heads, TILE_AXIS: tl.constexpr):
 
 
 @triton.jit
-def load_rows(desc, base, start, stride, count, BLOCK: tl.constexpr):
-    """Load a value for each row of a head; values outside [0, count) are 0 or those of a neighbour."""
+def load_rows(desc, base, first, row, stride, count):
+    """Load a value for each row of a head, from `first` on; values outside [0, count) are 0 or those of a neighbour."""
     if isinstance(desc, tl.core.tensor_descriptor_base):
-        x = to_32bit(desc.load([tl.cast(base + start, tl.int32)]))
+        x = to_32bit(desc.load([tl.cast(base + first, tl.int32)]))
     else:
-        x = load_vector(desc + base, start, stride, count, BLOCK)
+        x = load_vector(desc + base, row, stride, count)
     return x
 
 
@@ -262,15 +261,15 @@ def attend(
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
     # [BLOCK_N]
     in_log_decay_k = (
-        load_rows(in_log_decay_desc, in_log_decay_base, k_start, in_log_decay_stride_token, k_len, BLOCK_N)
+        load_rows(in_log_decay_desc, in_log_decay_base, k_start, k_pos, in_log_decay_stride_token, k_len)
         - in_log_decay_anchor
         + load_rows(
             in_log_decay_desc,
             in_log_decay_base + in_log_decay_stride_part,
             k_start,
+            k_pos,
             in_log_decay_stride_token,
             k_len,
-            BLOCK_N,
         )
     )
     score = score + (in_log_decay_q[:, None] - in_log_decay_k[None, :])  # log_decay
@@ -315,25 +314,17 @@ def forward(
     )
     # [BLOCK_M]
     in_log_decay_at_begin_q = load_vector(
-        in_log_decay_ptr + in_log_decay_base + 2 * in_log_decay_stride_part,
-        q_first,
-        in_log_decay_stride_token,
-        k_len,
-        BLOCK_M,
+        in_log_decay_ptr + in_log_decay_base + 2 * in_log_decay_stride_part, q_pos, in_log_decay_stride_token, k_len
     ).to(tl.int32, bitcast=True)
     in_log_decay_anchor = tl.load(
         in_log_decay_ptr + in_log_decay_base + tl.maximum(q_first, 0).to(tl.int64) * in_log_decay_stride_token
     )
     # [BLOCK_M]
     in_log_decay_q = (
-        load_vector(in_log_decay_ptr + in_log_decay_base, q_first, in_log_decay_stride_token, k_len, BLOCK_M)
+        load_vector(in_log_decay_ptr + in_log_decay_base, q_pos, in_log_decay_stride_token, k_len)
         - in_log_decay_anchor
         + load_vector(
-            in_log_decay_ptr + in_log_decay_base + in_log_decay_stride_part,
-            q_first,
-            in_log_decay_stride_token,
-            k_len,
-            BLOCK_M,
+            in_log_decay_ptr + in_log_decay_base + in_log_decay_stride_part, q_pos, in_log_decay_stride_token, k_len
         )
     )
 
@@ -344,7 +335,7 @@ def forward(
     # [BLOCK_M]
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     # [BLOCK_M, 8]
-    l = tl.zeros([BLOCK_M, 8], tl.float32)
+    l = tl.full([BLOCK_M, 8], 0.0, tl.float32)
     keys = (k_desc, v_desc, b, kv_h, k_len)
     terms = (
         scale, q_pos, in_log_decay_base, in_log_decay_at_begin_q, in_log_decay_anchor, in_log_decay_q,
@@ -409,22 +400,22 @@ def accumulate_dkdv(
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION) * scale  # [BLOCK_N, BLOCK_M]
     # [BLOCK_M]
     in_log_decay_q = (
-        load_rows(in_log_decay_desc, in_log_decay_base, q_first, in_log_decay_stride_token, k_len, BLOCK_M)
+        load_rows(in_log_decay_desc, in_log_decay_base, q_first, q_pos, in_log_decay_stride_token, k_len)
         - in_log_decay_anchor
         + load_rows(
             in_log_decay_desc,
             in_log_decay_base + in_log_decay_stride_part,
             q_first,
+            q_pos,
             in_log_decay_stride_token,
             k_len,
-            BLOCK_M,
         )
     )
     # log_decay
     score = score + (in_log_decay_q[None, :] - in_log_decay_k[:, None])
     # [BLOCK_M]
-    lse = load_rows(lse_desc, row_base, q_start, 1, q_len, BLOCK_M)
-    delta = load_rows(delta_desc, row_base, q_start, 1, q_len, BLOCK_M)
+    lse = load_rows(lse_desc, row_base, q_start, row, 1, q_len)
+    delta = load_rows(delta_desc, row_base, q_start, row, 1, q_len)
     dp = tl.dot(v_tile, dout_tile.T, input_precision=PRECISION)  # [BLOCK_N, BLOCK_M]
     p = tl.exp2(score * LOG2E - lse[None, :])  # [BLOCK_N, BLOCK_M]
     if mixed:
@@ -474,25 +465,17 @@ def backward_dkv(
         )
         # [BLOCK_N]
         in_log_decay_at_end_k = load_vector(
-            in_log_decay_ptr + in_log_decay_base + 3 * in_log_decay_stride_part,
-            k_start,
-            in_log_decay_stride_token,
-            k_len,
-            BLOCK_N,
+            in_log_decay_ptr + in_log_decay_base + 3 * in_log_decay_stride_part, k_pos, in_log_decay_stride_token, k_len
         ).to(tl.int32, bitcast=True)
         in_log_decay_anchor = tl.load(
             in_log_decay_ptr + in_log_decay_base + tl.maximum(k_first, 0).to(tl.int64) * in_log_decay_stride_token
         )
         # [BLOCK_N]
         in_log_decay_k = (
-            load_vector(in_log_decay_ptr + in_log_decay_base, k_start, in_log_decay_stride_token, k_len, BLOCK_N)
+            load_vector(in_log_decay_ptr + in_log_decay_base, k_pos, in_log_decay_stride_token, k_len)
             - in_log_decay_anchor
             + load_vector(
-                in_log_decay_ptr + in_log_decay_base + in_log_decay_stride_part,
-                k_start,
-                in_log_decay_stride_token,
-                k_len,
-                BLOCK_N,
+                in_log_decay_ptr + in_log_decay_base + in_log_decay_stride_part, k_pos, in_log_decay_stride_token, k_len
             )
         )
         in_log_decay_k_sum = tl.zeros([BLOCK_N], tl.float32)
@@ -545,15 +528,15 @@ def accumulate_dq(
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
     # [BLOCK_N]
     in_log_decay_k = (
-        load_rows(in_log_decay_desc, in_log_decay_base, k_start, in_log_decay_stride_token, k_len, BLOCK_N)
+        load_rows(in_log_decay_desc, in_log_decay_base, k_start, k_pos, in_log_decay_stride_token, k_len)
         - in_log_decay_anchor
         + load_rows(
             in_log_decay_desc,
             in_log_decay_base + in_log_decay_stride_part,
             k_start,
+            k_pos,
             in_log_decay_stride_token,
             k_len,
-            BLOCK_N,
         )
     )
     # log_decay
@@ -596,25 +579,17 @@ def backward_dq(
     )
     # [BLOCK_M]
     in_log_decay_at_begin_q = load_vector(
-        in_log_decay_ptr + in_log_decay_base + 2 * in_log_decay_stride_part,
-        q_first,
-        in_log_decay_stride_token,
-        k_len,
-        BLOCK_M,
+        in_log_decay_ptr + in_log_decay_base + 2 * in_log_decay_stride_part, q_pos, in_log_decay_stride_token, k_len
     ).to(tl.int32, bitcast=True)
     in_log_decay_anchor = tl.load(
         in_log_decay_ptr + in_log_decay_base + tl.maximum(q_first, 0).to(tl.int64) * in_log_decay_stride_token
     )
     # [BLOCK_M]
     in_log_decay_q = (
-        load_vector(in_log_decay_ptr + in_log_decay_base, q_first, in_log_decay_stride_token, k_len, BLOCK_M)
+        load_vector(in_log_decay_ptr + in_log_decay_base, q_pos, in_log_decay_stride_token, k_len)
         - in_log_decay_anchor
         + load_vector(
-            in_log_decay_ptr + in_log_decay_base + in_log_decay_stride_part,
-            q_first,
-            in_log_decay_stride_token,
-            k_len,
-            BLOCK_M,
+            in_log_decay_ptr + in_log_decay_base + in_log_decay_stride_part, q_pos, in_log_decay_stride_token, k_len
         )
     )
 

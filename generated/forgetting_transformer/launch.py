@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e6d9506d8fedc7d1
-#   text hash     b3dfd3ded88d70d2
+#   content hash  8193db696c5dddc0
+#   text hash     c91d436c836cc691
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -35,9 +35,9 @@ def _attend(
     q, k, v = cache.readable(q, k, v)
     in_log_decay_sums = _sums(in_log_decay.permute(0, 2, 1), -4096.0)
 
-    def launch(block_m, block_n, warps, stages):
+    def launch(block_m, block_n, warps, stages, kernel=kernels.forward):
         runtime.launch(
-            cache, kernels.forward, (block_m, block_n),
+            cache, kernel, (block_m, block_n),
             (q, k, v, in_log_decay_sums, out, lse, float(scale), in_log_decay_sums),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(

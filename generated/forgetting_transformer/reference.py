@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e6d9506d8fedc7d1
-#   text hash     993cc1e57244f8b4
+#   content hash  8193db696c5dddc0
+#   text hash     ec1c9292b371dd98
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e5f2e758e5f8187e
-#   text hash     1c84d36598e39f0a
+#   content hash  a262d7f8656af027
+#   text hash     3c4e753de54cca60
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

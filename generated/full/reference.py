@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e5f2e758e5f8187e
-#   text hash     8f4adde4e04e55fc
+#   content hash  a262d7f8656af027
+#   text hash     815dd1d57626d491
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

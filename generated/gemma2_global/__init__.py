@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  59eb1d7388e3a8b8
-#   text hash     2c74ac44e7569e0c
+#   content hash  17dabdaea2755865
+#   text hash     c63a2b3c58a2eea1
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  59eb1d7388e3a8b8
-#   text hash     5cb23aef1ff44c2b
+#   content hash  17dabdaea2755865
+#   text hash     28195ae639e6d255
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

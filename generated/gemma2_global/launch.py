@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  59eb1d7388e3a8b8
-#   text hash     7a474092303ca102
+#   content hash  17dabdaea2755865
+#   text hash     1aa4e27a9ed6b012
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -38,9 +38,9 @@ def _attend(
     q, k = q_turned, k_turned
     q, k, v = cache.readable(q, k, v)
 
-    def launch(block_m, block_n, warps, stages):
+    def launch(block_m, block_n, warps, stages, kernel=kernels.forward):
         runtime.launch(
-            cache, kernels.forward, (block_m, block_n), (q, k, v, out, lse, float(scale)),
+            cache, kernel, (block_m, block_n), (q, k, v, out, lse, float(scale)),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, cos, sin, positions, block_m, block_n),

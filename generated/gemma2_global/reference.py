@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  59eb1d7388e3a8b8
-#   text hash     1f992fd207c3bbe7
+#   content hash  17dabdaea2755865
+#   text hash     77e3180cffbc07ee
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  59eb1d7388e3a8b8
-#   text hash     f0e5b462789301f0
+#   content hash  17dabdaea2755865
+#   text hash     d80186ddab8dd2c1
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  17309f1533dea381
-#   text hash     54fec98937c5a4e1
+#   content hash  23b62899242510d4
+#   text hash     91b25d2c3d6f63d7
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  17309f1533dea381
-#   text hash     40c59f0f193c6703
+#   content hash  23b62899242510d4
+#   text hash     06d30b125603929e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  17309f1533dea381
-#   text hash     4ebe9a3a0b00de54
+#   content hash  23b62899242510d4
+#   text hash     58082bfc06796a9b
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  75706a2270cb0fec
-#   text hash     09b159899de12074
+#   content hash  5aa36279fa944faf
+#   text hash     fdd3d0fa85b34ce2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  75706a2270cb0fec
-#   text hash     0ccd7660f1791e2d
+#   content hash  5aa36279fa944faf
+#   text hash     eeae5dca425a5e34
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  75706a2270cb0fec
-#   text hash     62c65cad9a47753d
+#   content hash  5aa36279fa944faf
+#   text hash     5b50125e52cdadc4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

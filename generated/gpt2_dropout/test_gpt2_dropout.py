@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  75706a2270cb0fec
-#   text hash     85adab6df036fe0d
+#   content hash  5aa36279fa944faf
+#   text hash     fae9d5bc54a6e5be
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

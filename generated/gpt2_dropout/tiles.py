@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  75706a2270cb0fec
-#   text hash     e48175b808b1543e
+#   content hash  5aa36279fa944faf
+#   text hash     d61449f9a671b545
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

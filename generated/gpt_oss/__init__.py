@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  95ebc5f98559418e
-#   text hash     f0d762cd3b2f2e52
+#   content hash  bbd3f83bccb58b36
+#   text hash     7db133eadf0742da
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  95ebc5f98559418e
-#   text hash     c9582b4a69e20788
+#   content hash  bbd3f83bccb58b36
+#   text hash     486e655f04b649a0
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 
@@ -160,9 +160,8 @@ def to_32bit(x):
 
 
 @triton.jit
-def load_vector(ptr, first, stride, count, BLOCK: tl.constexpr):
-    """Load BLOCK elements from index `first` on; 0 outside [0, count)."""
-    row = first + tl.arange(0, BLOCK)
+def load_vector(ptr, row, stride, count):
+    """Load the elements at some indices; 0 outside [0, count)."""
     return to_32bit(tl.load(ptr + row.to(tl.int64) * stride, mask=(row >= 0) & (row < count), other=0))
 
 
@@ -174,12 +173,12 @@ def batch_and_head(heads, TILE_AXIS: tl.constexpr):
 
 
 @triton.jit
-def load_rows(desc, base, start, stride, count, BLOCK: tl.constexpr):
-    """Load a value for each row of a head; values outside [0, count) are 0 or those of a neighbour."""
+def load_rows(desc, base, first, row, stride, count):
+    """Load a value for each row of a head, from `first` on; values outside [0, count) are 0 or those of a neighbour."""
     if isinstance(desc, tl.core.tensor_descriptor_base):
-        x = to_32bit(desc.load([tl.cast(base + start, tl.int32)]))
+        x = to_32bit(desc.load([tl.cast(base + first, tl.int32)]))
     else:
-        x = load_vector(desc + base, start, stride, count, BLOCK)
+        x = load_vector(desc + base, row, stride, count)
     return x
 
 
@@ -354,9 +353,10 @@ def forward(
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     # the sink is what every row has seen at first
     sink = tl.load(sinks_ptr + tl.cast(h, tl.int64) * sinks_stride_head).to(tl.float32)
+    # an eighth of its weight is in each of the partial sums
     # [BLOCK_M]
     m = tl.full([BLOCK_M], sink * LOG2E, tl.float32)
-    # an eighth of its weight in each of the partial sums
+    # [BLOCK_M, 8]
     l = tl.full([BLOCK_M, 8], tl.where(sink == float("-inf"), 0.0, 1 / 8), tl.float32)
     keys = (k_desc, v_desc, b, kv_h, k_len)
     terms = (scale_log2, q_pos)
@@ -409,8 +409,8 @@ def accumulate_dkdv(
     dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION)  # [BLOCK_N, BLOCK_M]
     # [BLOCK_M]
-    lse = load_rows(lse_desc, row_base, q_start, 1, q_len, BLOCK_M)
-    delta = load_rows(delta_desc, row_base, q_start, 1, q_len, BLOCK_M)
+    lse = load_rows(lse_desc, row_base, q_start, row, 1, q_len)
+    delta = load_rows(delta_desc, row_base, q_start, row, 1, q_len)
     dp = tl.dot(v_tile, dout_tile.T, input_precision=PRECISION)  # [BLOCK_N, BLOCK_M]
     p = tl.exp2(score * scale_log2 - lse[None, :])  # [BLOCK_N, BLOCK_M]
     if mixed:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  95ebc5f98559418e
-#   text hash     0c6438a9bb24b5d1
+#   content hash  bbd3f83bccb58b36
+#   text hash     d70be59d188cbd88
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

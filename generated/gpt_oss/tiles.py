@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  95ebc5f98559418e
-#   text hash     0186d741de0e803b
+#   content hash  bbd3f83bccb58b36
+#   text hash     bc69adf6e821019e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -66,3 +66,15 @@ TILES_FP32 = {
         256: ((32, 64, 16, 1), (16, 32, 8, 1), (16, 16, 4, 1)),
     },
 }
+
+# float16 and bfloat16, by columns of a tile; kernels of hopper.py, a worker of four warps for each 64 queries
+TILES_HOPPER = {
+    "forward": {
+        64: (192, 128, 12, 3),
+        128: (128, 128, 8, 2),
+        256: (128, 64, 8, 2),
+    },
+}
+
+# those of them at which these kernels outrun the portable ones
+HOPPER_IS_FASTER = (128, 256)

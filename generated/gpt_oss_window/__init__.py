@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6a55086aa8ccf142
-#   text hash     a1c5bc238925d9e8
+#   content hash  aa5c2eabf87c98b2
+#   text hash     4e8dbfd86440537d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

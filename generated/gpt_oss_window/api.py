@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6a55086aa8ccf142
-#   text hash     6852f7e0eb7fef6f
+#   content hash  aa5c2eabf87c98b2
+#   text hash     9e4d934d7c6e3cc2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1d92dc072129a65b
-#   text hash     46f4d87880165284
+#   content hash  686b76e3e02d4c01
+#   text hash     81df484f04e8ae71
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

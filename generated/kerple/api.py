@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1d92dc072129a65b
-#   text hash     2871997803c2f8b4
+#   content hash  686b76e3e02d4c01
+#   text hash     4522bb3094c15f9d
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  261a9c596d2780eb
-#   text hash     a59a2cdbc5e3dbc8
+#   content hash  53cbdf1d298653e3
+#   text hash     0fbffdb4208189ae
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

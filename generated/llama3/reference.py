@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  261a9c596d2780eb
-#   text hash     0021389d79f59b05
+#   content hash  53cbdf1d298653e3
+#   text hash     e8b3c883bb93fef0
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

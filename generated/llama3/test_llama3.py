@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  261a9c596d2780eb
-#   text hash     90d25ad0b0f1acaf
+#   content hash  53cbdf1d298653e3
+#   text hash     58b0c4fe0ac50a7a
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

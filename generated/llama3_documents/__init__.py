@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  dcd56a4226db3aa9
-#   text hash     a4a6e6d67ab57980
+#   content hash  6185f5a1847e73bd
+#   text hash     e790d5b7469fa12d
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  dcd56a4226db3aa9
-#   text hash     9fc9c4f2f7e4e6fe
+#   content hash  6185f5a1847e73bd
+#   text hash     ba60af1004085c57
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

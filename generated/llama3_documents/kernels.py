@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  dcd56a4226db3aa9
-#   text hash     bcc0d61e44d643ad
+#   content hash  6185f5a1847e73bd
+#   text hash     1cd18947471e3d57
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 
@@ -136,9 +136,8 @@ def to_32bit(x):
 
 
 @triton.jit
-def load_vector(ptr, first, stride, count, BLOCK: tl.constexpr):
-    """Load BLOCK elements from index `first` on; 0 outside [0, count)."""
-    row = first + tl.arange(0, BLOCK)
+def load_vector(ptr, row, stride, count):
+    """Load the elements at some indices; 0 outside [0, count)."""
     return to_32bit(tl.load(ptr + row.to(tl.int64) * stride, mask=(row >= 0) & (row < count), other=0))
 
 
@@ -150,12 +149,12 @@ def batch_and_head(heads, TILE_AXIS: tl.constexpr):
 
 
 @triton.jit
-def load_rows(desc, base, start, stride, count, BLOCK: tl.constexpr):
-    """Load a value for each row of a head; values outside [0, count) are 0 or those of a neighbour."""
+def load_rows(desc, base, first, row, stride, count):
+    """Load a value for each row of a head, from `first` on; values outside [0, count) are 0 or those of a neighbour."""
     if isinstance(desc, tl.core.tensor_descriptor_base):
-        x = to_32bit(desc.load([tl.cast(base + start, tl.int32)]))
+        x = to_32bit(desc.load([tl.cast(base + first, tl.int32)]))
     else:
-        x = load_vector(desc + base, start, stride, count, BLOCK)
+        x = load_vector(desc + base, row, stride, count)
     return x
 
 
@@ -266,7 +265,7 @@ def bounds(
         row = q_start + tl.arange(0, BLOCK_M)
         in_q_segments_base = in_q_segments_ptr + tl.cast(b, tl.int64) * in_q_segments_stride_batch
         # [BLOCK_M]
-        in_q_segments_q = load_vector(in_q_segments_base, q_start, in_q_segments_stride_query, q_len, BLOCK_M)
+        in_q_segments_q = load_vector(in_q_segments_base, row, in_q_segments_stride_query, q_len)
         place = tl.cast(b * q_tiles + tile, tl.int64) * 2
         store_extremes(q_bounds_ptr + place, in_q_segments_q, row < q_len)
     else:
@@ -276,7 +275,7 @@ def bounds(
         k_pos = k_start + tl.arange(0, BLOCK_N)
         in_k_segments_base = in_k_segments_ptr + tl.cast(b, tl.int64) * in_k_segments_stride_batch
         # [BLOCK_N]
-        in_k_segments_k = load_vector(in_k_segments_base, k_start, in_k_segments_stride_key, k_len, BLOCK_N)
+        in_k_segments_k = load_vector(in_k_segments_base, k_pos, in_k_segments_stride_key, k_len)
         place = tl.cast(b * k_tiles + tile, tl.int64) * 2
         store_extremes(k_bounds_ptr + place, in_k_segments_k, k_pos < k_len)
 
@@ -493,7 +492,7 @@ def attend(
     if mixed:
         keep = (k_pos < k_len)[None, :]
         # [BLOCK_N]
-        in_k_segments_k = load_vector(in_k_segments_base, k_start, in_k_segments_stride_key, k_len, BLOCK_N)
+        in_k_segments_k = load_vector(in_k_segments_base, k_pos, in_k_segments_stride_key, k_len)
         keep &= k_pos[None, :] <= q_pos[:, None]  # causal
         keep &= in_q_segments_q[:, None] == in_k_segments_k[None, :]  # segments
         score = tl.where(keep, score, float("-inf"))
@@ -528,7 +527,7 @@ def forward(
     scale_log2 = scale * LOG2E
     in_q_segments_base = in_q_segments_ptr + tl.cast(b, tl.int64) * in_q_segments_stride_batch
     # [BLOCK_M]
-    in_q_segments_q = load_vector(in_q_segments_base, q_start, in_q_segments_stride_query, q_len, BLOCK_M)
+    in_q_segments_q = load_vector(in_q_segments_base, row, in_q_segments_stride_query, q_len)
     in_k_segments_base = in_k_segments_ptr + tl.cast(b, tl.int64) * in_k_segments_stride_batch
 
     # [BLOCK_M, BLOCK_D]
@@ -538,7 +537,7 @@ def forward(
     # [BLOCK_M]
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     # [BLOCK_M, 8]
-    l = tl.zeros([BLOCK_M, 8], tl.float32)
+    l = tl.full([BLOCK_M, 8], 0.0, tl.float32)
     keys = (k_desc, v_desc, b, kv_h, k_len)
     terms = (scale_log2, q_pos, in_q_segments_q, in_k_segments_base, in_k_segments_stride_key)
     first, full_first, full_last, last = load_range(key_ranges_ptr, b, q_parts, q_start, BLOCK_M, BLOCK_N)
@@ -591,15 +590,15 @@ def accumulate_dkdv(
     dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION)  # [BLOCK_N, BLOCK_M]
     # [BLOCK_M]
-    lse = load_rows(lse_desc, row_base, q_start, 1, q_len, BLOCK_M)
-    delta = load_rows(delta_desc, row_base, q_start, 1, q_len, BLOCK_M)
+    lse = load_rows(lse_desc, row_base, q_start, row, 1, q_len)
+    delta = load_rows(delta_desc, row_base, q_start, row, 1, q_len)
     dp = tl.dot(v_tile, dout_tile.T, input_precision=PRECISION)  # [BLOCK_N, BLOCK_M]
     p = tl.exp2(score * scale_log2 - lse[None, :])  # [BLOCK_N, BLOCK_M]
     if mixed:
         delta = tl.where(row < q_len, delta, 0.0)
         keep = (row < q_len)[None, :]
         # [BLOCK_M]
-        in_q_segments_q = load_vector(in_q_segments_base, q_start, in_q_segments_stride_query, q_len, BLOCK_M)
+        in_q_segments_q = load_vector(in_q_segments_base, row, in_q_segments_stride_query, q_len)
         keep &= k_pos[:, None] <= q_pos[None, :]  # causal
         keep &= in_q_segments_q[None, :] == in_k_segments_k[:, None]  # segments
         p = tl.where(keep, p, 0.0)
@@ -630,7 +629,7 @@ def backward_dkv(
     in_q_segments_base = in_q_segments_ptr + tl.cast(b, tl.int64) * in_q_segments_stride_batch
     in_k_segments_base = in_k_segments_ptr + tl.cast(b, tl.int64) * in_k_segments_stride_batch
     # [BLOCK_N]
-    in_k_segments_k = load_vector(in_k_segments_base, k_start, in_k_segments_stride_key, k_len, BLOCK_N)
+    in_k_segments_k = load_vector(in_k_segments_base, k_pos, in_k_segments_stride_key, k_len)
 
     # [BLOCK_N, BLOCK_D]
     k_tile = load_tile(k_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_D)
@@ -685,7 +684,7 @@ def accumulate_dq(
     if mixed:
         keep = (k_pos < k_len)[None, :]
         # [BLOCK_N]
-        in_k_segments_k = load_vector(in_k_segments_base, k_start, in_k_segments_stride_key, k_len, BLOCK_N)
+        in_k_segments_k = load_vector(in_k_segments_base, k_pos, in_k_segments_stride_key, k_len)
         keep &= k_pos[None, :] <= q_pos[:, None]  # causal
         keep &= in_q_segments_q[:, None] == in_k_segments_k[None, :]  # segments
         p = tl.where(keep, p, 0.0)
@@ -716,7 +715,7 @@ def backward_dq(
     scale_log2 = scale * LOG2E
     in_q_segments_base = in_q_segments_ptr + tl.cast(b, tl.int64) * in_q_segments_stride_batch
     # [BLOCK_M]
-    in_q_segments_q = load_vector(in_q_segments_base, q_start, in_q_segments_stride_query, q_len, BLOCK_M)
+    in_q_segments_q = load_vector(in_q_segments_base, row, in_q_segments_stride_query, q_len)
     in_k_segments_base = in_k_segments_ptr + tl.cast(b, tl.int64) * in_k_segments_stride_batch
 
     # [BLOCK_M, BLOCK_D]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  dcd56a4226db3aa9
-#   text hash     d6f8ba7c284e0d19
+#   content hash  6185f5a1847e73bd
+#   text hash     8d9ac6805b53aadf
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -40,9 +40,9 @@ def _attend(
     q, k, v = cache.readable(q, k, v)
     key_ranges, query_ranges = _ranges(cache, q, k, cos, sin, positions, in_q_segments, in_k_segments, scale)
 
-    def launch(block_m, block_n, warps, stages):
+    def launch(block_m, block_n, warps, stages, kernel=kernels.forward):
         runtime.launch(
-            cache, kernels.forward, (block_m, block_n),
+            cache, kernel, (block_m, block_n),
             (q, k, v, out, lse, float(scale), in_q_segments, in_k_segments, key_ranges),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(

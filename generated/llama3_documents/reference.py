@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  dcd56a4226db3aa9
-#   text hash     db8a47d7cc60ff86
+#   content hash  6185f5a1847e73bd
+#   text hash     77cea88698a0ac70
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

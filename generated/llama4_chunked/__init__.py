@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a02c0355b000885a
-#   text hash     87c6e76f31cf6062
+#   content hash  871410bfe2bdc75f
+#   text hash     88ec50689e7fee98
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a02c0355b000885a
-#   text hash     d9671883c870181b
+#   content hash  871410bfe2bdc75f
+#   text hash     3e02575e8cc809ec
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

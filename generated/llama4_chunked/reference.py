@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a02c0355b000885a
-#   text hash     775dcf63c3a10b6e
+#   content hash  871410bfe2bdc75f
+#   text hash     256ab1ba66da980e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  fd33c589b028204e
-#   text hash     e62196467c66f552
+#   content hash  5617ff9dcc194a82
+#   text hash     66078b9bc8ad288e
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

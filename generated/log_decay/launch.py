@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  fd33c589b028204e
-#   text hash     b092e641105d9330
+#   content hash  5617ff9dcc194a82
+#   text hash     4134da588b12ab23
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -35,9 +35,9 @@ def _attend(
     q, k, v = cache.readable(q, k, v)
     in_log_decay_sums = _sums(in_log_decay.permute(0, 2, 1), -4096.0)
 
-    def launch(block_m, block_n, warps, stages):
+    def launch(block_m, block_n, warps, stages, kernel=kernels.forward):
         runtime.launch(
-            cache, kernels.forward, (block_m, block_n),
+            cache, kernel, (block_m, block_n),
             (q, k, v, in_log_decay_sums, out, lse, float(scale), in_log_decay_sums),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  fd33c589b028204e
-#   text hash     1431c4458c82efec
+#   content hash  5617ff9dcc194a82
+#   text hash     f63524e9036daa3e
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  fd33c589b028204e
-#   text hash     6eea30dcedc5f50a
+#   content hash  5617ff9dcc194a82
+#   text hash     5973f99a60aa36f7
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f0b9d153b9e0ef2f
-#   text hash     230363106e307ade
+#   content hash  62a1fabaa3de128a
+#   text hash     92752c9be6cc7fe5
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

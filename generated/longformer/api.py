@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f0b9d153b9e0ef2f
-#   text hash     4fd7615e7cf71acc
+#   content hash  62a1fabaa3de128a
+#   text hash     08d316a45c92950e
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

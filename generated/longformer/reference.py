@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f0b9d153b9e0ef2f
-#   text hash     f3ec9d9c39e14d03
+#   content hash  62a1fabaa3de128a
+#   text hash     0b4e05d22f587370
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f0b9d153b9e0ef2f
-#   text hash     7af27c1d099c3800
+#   content hash  62a1fabaa3de128a
+#   text hash     a7d2a50357bccb87
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  acca1b527198706c
-#   text hash     3915cd3d75df107c
+#   content hash  bd5a2aced06897b2
+#   text hash     c9714cdea20fd597
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  acca1b527198706c
-#   text hash     5fef0ff7df53afe2
+#   content hash  bd5a2aced06897b2
+#   text hash     13e737ac2d63e350
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

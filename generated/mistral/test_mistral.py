@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  acca1b527198706c
-#   text hash     088a6f7b38bdf1d2
+#   content hash  bd5a2aced06897b2
+#   text hash     75d32776473311c7
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

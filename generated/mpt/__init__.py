@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6504654fd6c73c3b
-#   text hash     bbb22bc67940bbb8
+#   content hash  19ab6d3a4247ef7a
+#   text hash     c3c64f73b0960588
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6504654fd6c73c3b
-#   text hash     25f388894dc1477a
+#   content hash  19ab6d3a4247ef7a
+#   text hash     bf360d52eed3b9ea
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6504654fd6c73c3b
-#   text hash     085fb6748df1a312
+#   content hash  19ab6d3a4247ef7a
+#   text hash     764e3d77f9c42eb2
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -34,9 +34,9 @@ def _attend(
     cache = runtime.LaunchCache.of("attend", q, k, v, in_prefix_len, in_slopes)
     q, k, v = cache.readable(q, k, v)
 
-    def launch(block_m, block_n, warps, stages):
+    def launch(block_m, block_n, warps, stages, kernel=kernels.forward):
         runtime.launch(
-            cache, kernels.forward, (block_m, block_n), (q, k, v, out, lse, float(scale), in_prefix_len, in_slopes),
+            cache, kernel, (block_m, block_n), (q, k, v, out, lse, float(scale), in_prefix_len, in_slopes),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, in_prefix_len, in_slopes, block_m, block_n),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6504654fd6c73c3b
-#   text hash     186f1fdfc76463d2
+#   content hash  19ab6d3a4247ef7a
+#   text hash     4688b9d5e0e73cab
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6504654fd6c73c3b
-#   text hash     179d1138bbbaefd2
+#   content hash  19ab6d3a4247ef7a
+#   text hash     920db7b0b52422b2
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -66,3 +66,15 @@ TILES_FP32 = {
         256: ((32, 64, 16, 1), (16, 32, 8, 1), (16, 16, 4, 1)),
     },
 }
+
+# float16 and bfloat16, by columns of a tile; kernels of hopper.py, a worker of four warps for each 64 queries
+TILES_HOPPER = {
+    "forward": {
+        64: (192, 128, 12, 3),
+        128: (128, 128, 8, 2),
+        256: (128, 64, 8, 2),
+    },
+}
+
+# those of them at which these kernels outrun the portable ones
+HOPPER_IS_FASTER = (128, 256)

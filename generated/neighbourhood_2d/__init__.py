@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  7f4c03e5cb8726e2
-#   text hash     79ea4c63bbf5b136
+#   content hash  e255f625e88900ea
+#   text hash     6b176640623fde7f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  7f4c03e5cb8726e2
-#   text hash     83b1e053e092d585
+#   content hash  e255f625e88900ea
+#   text hash     18d1144d8214887d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  7f4c03e5cb8726e2
-#   text hash     51781df0b7d13500
+#   content hash  e255f625e88900ea
+#   text hash     6ce8f1670a427cde
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -34,9 +34,9 @@ def _attend(
     cache = runtime.LaunchCache.of("attend", q, k, v)
     q, k, v = cache.readable(q, k, v)
 
-    def launch(block_m, block_n, warps, stages):
+    def launch(block_m, block_n, warps, stages, kernel=kernels.forward):
         runtime.launch(
-            cache, kernels.forward, (block_m, block_n), (q, k, v, out, lse, float(scale)),
+            cache, kernel, (block_m, block_n), (q, k, v, out, lse, float(scale)),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, block_m, block_n),

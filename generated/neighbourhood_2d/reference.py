@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  7f4c03e5cb8726e2
-#   text hash     08f63cdec0cccb8b
+#   content hash  e255f625e88900ea
+#   text hash     7f13e164b9ab3957
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

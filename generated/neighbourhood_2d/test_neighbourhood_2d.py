@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  7f4c03e5cb8726e2
-#   text hash     7c734f535b8681fa
+#   content hash  e255f625e88900ea
+#   text hash     042c73a2b4d303e1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5611479897437801
-#   text hash     3522fba2d44dcf7f
+#   content hash  f2947558bc10e3d2
+#   text hash     1541d0df5debb5d5
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

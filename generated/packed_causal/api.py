@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5611479897437801
-#   text hash     6cbf19077ecfd133
+#   content hash  f2947558bc10e3d2
+#   text hash     f31a9db0b2a62aed
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

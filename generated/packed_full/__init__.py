@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0969bcd8735047d6
-#   text hash     b5a1cefa36288782
+#   content hash  0eca41c184e69eab
+#   text hash     a68934a7231b37ca
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

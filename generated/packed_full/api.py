@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0969bcd8735047d6
-#   text hash     fcc04d308af659d9
+#   content hash  0eca41c184e69eab
+#   text hash     9e8432ee21d971c8
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0969bcd8735047d6
-#   text hash     0477fa09a80efed7
+#   content hash  0eca41c184e69eab
+#   text hash     1315e8903e15523d
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -41,9 +41,9 @@ def _attend(
     cache = runtime.LaunchCache.of("attend", q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
     q, k, v = cache.readable(q, k, v)
 
-    def launch(block_m, block_n, warps, stages):
+    def launch(block_m, block_n, warps, stages, kernel=kernels.forward):
         runtime.launch(
-            cache, kernels.forward, (block_m, block_n), (q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, float(scale)),
+            cache, kernel, (block_m, block_n), (q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, float(scale)),
             grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * q.shape[-2], max_seqlen_q, block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, cu_seqlens_q, max_seqlen_q, max_seqlen_k, lse, block_m, block_n),

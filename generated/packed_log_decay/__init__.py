@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  29d3a6a0e5d1912a
-#   text hash     62f64969ca3d7b68
+#   content hash  bad54e7ba24c88bd
+#   text hash     13f1180b863c3ac8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

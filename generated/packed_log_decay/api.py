@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  29d3a6a0e5d1912a
-#   text hash     3474ec8f6f54bb68
+#   content hash  bad54e7ba24c88bd
+#   text hash     6634086fdedd6fb6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

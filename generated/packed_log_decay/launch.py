@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  29d3a6a0e5d1912a
-#   text hash     2047d9d433859fda
+#   content hash  bad54e7ba24c88bd
+#   text hash     ce17b50a19723f3a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -44,9 +44,9 @@ def _attend(
     q, k, v = cache.readable(q, k, v)
     in_log_decay_sums = _sums(in_log_decay.permute(1, 0), cu_seqlens_k, -4096.0)
 
-    def launch(block_m, block_n, warps, stages):
+    def launch(block_m, block_n, warps, stages, kernel=kernels.forward):
         runtime.launch(
-            cache, kernels.forward, (block_m, block_n),
+            cache, kernel, (block_m, block_n),
             (q, k, v, in_log_decay_sums, out, lse, cu_seqlens_q, cu_seqlens_k, float(scale), in_log_decay_sums),
             grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * q.shape[-2], max_seqlen_q, block_m, k, v),
             from_shapes=lambda: dict(

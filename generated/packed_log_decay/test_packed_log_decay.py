@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  29d3a6a0e5d1912a
-#   text hash     2f2c8f2217aeacc7
+#   content hash  bad54e7ba24c88bd
+#   text hash     83d80ab23c8af8f8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

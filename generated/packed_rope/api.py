@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  194cd105ca7ccc39
-#   text hash     06e34bdd93f9193c
+#   content hash  36bce22137c663f3
+#   text hash     d1a3e518b8aee44e
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  194cd105ca7ccc39
-#   text hash     70c2f1a0178f4657
+#   content hash  36bce22137c663f3
+#   text hash     daeb796dcd216b32
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -50,9 +50,9 @@ def _attend(
     q, k = q_turned, k_turned
     q, k, v = cache.readable(q, k, v)
 
-    def launch(block_m, block_n, warps, stages):
+    def launch(block_m, block_n, warps, stages, kernel=kernels.forward):
         runtime.launch(
-            cache, kernels.forward, (block_m, block_n), (q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, float(scale)),
+            cache, kernel, (block_m, block_n), (q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, float(scale)),
             grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * q.shape[-2], max_seqlen_q, block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, cu_seqlens_q, cos, sin, positions, max_seqlen_q, max_seqlen_k, lse, block_m, block_n),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  194cd105ca7ccc39
-#   text hash     87b8c489a0a30f7a
+#   content hash  36bce22137c663f3
+#   text hash     be8285ce29575339
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

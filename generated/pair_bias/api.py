@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3034d4f6f356f7f1
-#   text hash     9ec2de095e34a370
+#   content hash  8f236eda980b090c
+#   text hash     d89697973adf0776
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3034d4f6f356f7f1
-#   text hash     ccc48f0c2107267b
+#   content hash  8f236eda980b090c
+#   text hash     957900bdda77c034
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -33,9 +33,9 @@ def _attend(
     cache = runtime.LaunchCache.of("attend", q, k, v, in_bias)
     q, k, v = cache.readable(q, k, v)
 
-    def launch(block_m, block_n, warps, stages):
+    def launch(block_m, block_n, warps, stages, kernel=kernels.forward):
         runtime.launch(
-            cache, kernels.forward, (block_m, block_n), (q, k, v, out, lse, float(scale), in_bias),
+            cache, kernel, (block_m, block_n), (q, k, v, out, lse, float(scale), in_bias),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, in_bias, block_m, block_n),

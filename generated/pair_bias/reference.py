@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3034d4f6f356f7f1
-#   text hash     d9b7966722329244
+#   content hash  8f236eda980b090c
+#   text hash     cde178af04435d8e
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

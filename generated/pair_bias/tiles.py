@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3034d4f6f356f7f1
-#   text hash     8a8505f5c3743d8d
+#   content hash  8f236eda980b090c
+#   text hash     42e6a2a9287812ee
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -81,3 +81,15 @@ TILES_FP32 = {
         256: ((64, 32, 16, 1), (32, 32, 16, 1), (16, 16, 4, 1)),
     },
 }
+
+# float16 and bfloat16, by columns of a tile; kernels of hopper.py, a worker of four warps for each 64 queries
+TILES_HOPPER = {
+    "forward": {
+        64: (128, 64, 8, 3),
+        128: (128, 64, 8, 3),
+        256: (128, 64, 8, 2),
+    },
+}
+
+# those of them at which these kernels outrun the portable ones
+HOPPER_IS_FASTER = (64, 128)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c41a98834437619e
-#   text hash     8aac46f8bb6adf70
+#   content hash  04d2529cd676636a
+#   text hash     541d4863bb6c6613
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c41a98834437619e
-#   text hash     a3d55a166048229d
+#   content hash  04d2529cd676636a
+#   text hash     dd22f80b6b30e03a
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

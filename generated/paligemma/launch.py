@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c41a98834437619e
-#   text hash     01b93c0a66df3f43
+#   content hash  04d2529cd676636a
+#   text hash     7ae3fa20749664ca
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -39,9 +39,9 @@ def _attend(
     q, k = q_turned, k_turned
     q, k, v = cache.readable(q, k, v)
 
-    def launch(block_m, block_n, warps, stages):
+    def launch(block_m, block_n, warps, stages, kernel=kernels.forward):
         runtime.launch(
-            cache, kernels.forward, (block_m, block_n), (q, k, v, out, lse, float(scale), in_prefix_len),
+            cache, kernel, (block_m, block_n), (q, k, v, out, lse, float(scale), in_prefix_len),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, cos, sin, positions, in_prefix_len, block_m, block_n),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c41a98834437619e
-#   text hash     ed44890802a1d007
+#   content hash  04d2529cd676636a
+#   text hash     60fbcad8b2975825
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  80dc7e6297e82bfd
-#   text hash     ce4056236e01812c
+#   content hash  c01158249c31c5d3
+#   text hash     cf4d161879a9c133
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

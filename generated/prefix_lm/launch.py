@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  80dc7e6297e82bfd
-#   text hash     f43fc9c7e695cdaa
+#   content hash  c01158249c31c5d3
+#   text hash     c93451ff313f57a7
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -34,9 +34,9 @@ def _attend(
     cache = runtime.LaunchCache.of("attend", q, k, v, in_prefix_len)
     q, k, v = cache.readable(q, k, v)
 
-    def launch(block_m, block_n, warps, stages):
+    def launch(block_m, block_n, warps, stages, kernel=kernels.forward):
         runtime.launch(
-            cache, kernels.forward, (block_m, block_n), (q, k, v, out, lse, float(scale), in_prefix_len),
+            cache, kernel, (block_m, block_n), (q, k, v, out, lse, float(scale), in_prefix_len),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, in_prefix_len, block_m, block_n),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  80dc7e6297e82bfd
-#   text hash     25332a8e1d1abdcf
+#   content hash  c01158249c31c5d3
+#   text hash     e5b5587db09d2e92
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

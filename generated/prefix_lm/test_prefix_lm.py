@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  80dc7e6297e82bfd
-#   text hash     c03e068a423c4165
+#   content hash  c01158249c31c5d3
+#   text hash     78eb62abebbe7d90
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  160e86e442eb1ff2
-#   text hash     1d3a587e4033a4bf
+#   content hash  4e9ffc1e382d922c
+#   text hash     75f5e3f017405b82
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  160e86e442eb1ff2
-#   text hash     01370563a2319c9e
+#   content hash  4e9ffc1e382d922c
+#   text hash     bce283447abef8bf
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

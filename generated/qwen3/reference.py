@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  160e86e442eb1ff2
-#   text hash     a2bea254540a0dac
+#   content hash  4e9ffc1e382d922c
+#   text hash     d06ef465cee8bb62
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  160e86e442eb1ff2
-#   text hash     9272d5dce16270c8
+#   content hash  4e9ffc1e382d922c
+#   text hash     e38f16a448703d4e
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

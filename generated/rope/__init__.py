@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f9504b4a2c76640a
-#   text hash     35d039e5fd908855
+#   content hash  1a228e330d2c59c5
+#   text hash     762cc012338c6293
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

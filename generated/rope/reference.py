@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f9504b4a2c76640a
-#   text hash     6555949118821920
+#   content hash  1a228e330d2c59c5
+#   text hash     a81195b7e2a1db92
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f9504b4a2c76640a
-#   text hash     c1812da010472017
+#   content hash  1a228e330d2c59c5
+#   text hash     6793b64ad48a3d1d
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3a2ef767b2b403a4
-#   text hash     8efb8c360c464093
+#   content hash  6005adc38ad25529
+#   text hash     d01f9016d207065b
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3a2ef767b2b403a4
-#   text hash     d6733ed924701e8e
+#   content hash  6005adc38ad25529
+#   text hash     ea25e735468de35e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -39,9 +39,9 @@ def _attend(
     q, k = q_turned, k_turned
     q, k, v = cache.readable(q, k, v)
 
-    def launch(block_m, block_n, warps, stages):
+    def launch(block_m, block_n, warps, stages, kernel=kernels.forward):
         runtime.launch(
-            cache, kernels.forward, (block_m, block_n), (q, k, v, out, lse, float(scale)),
+            cache, kernel, (block_m, block_n), (q, k, v, out, lse, float(scale)),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, cos, sin, positions, block_m, block_n),

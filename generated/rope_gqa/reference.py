@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3a2ef767b2b403a4
-#   text hash     458a1d4fadcfb919
+#   content hash  6005adc38ad25529
+#   text hash     4de0dc2b64739ea7
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

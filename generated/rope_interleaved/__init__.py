@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  fb581b53dd0ea2be
-#   text hash     b7b04181cbde9fe9
+#   content hash  4f4d2fda8d406fcc
+#   text hash     01eb321fa64f9cb7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  fb581b53dd0ea2be
-#   text hash     815bd6e4b4b1b3f0
+#   content hash  4f4d2fda8d406fcc
+#   text hash     6f9b0a1f35ec21ea
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

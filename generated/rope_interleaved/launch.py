@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  fb581b53dd0ea2be
-#   text hash     bc65e647e6e5c637
+#   content hash  4f4d2fda8d406fcc
+#   text hash     eac62141fa3bdb0c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -39,9 +39,9 @@ def _attend(
     q, k = q_turned, k_turned
     q, k, v = cache.readable(q, k, v)
 
-    def launch(block_m, block_n, warps, stages):
+    def launch(block_m, block_n, warps, stages, kernel=kernels.forward):
         runtime.launch(
-            cache, kernels.forward, (block_m, block_n), (q, k, v, out, lse, float(scale)),
+            cache, kernel, (block_m, block_n), (q, k, v, out, lse, float(scale)),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, cos, sin, positions, block_m, block_n),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  fb581b53dd0ea2be
-#   text hash     2a0635cc08870cc8
+#   content hash  4f4d2fda8d406fcc
+#   text hash     7ac49c786391a71e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  26e5daec297b2427
-#   text hash     400e843cd6973146
+#   content hash  6299dcd4ab68b210
+#   text hash     d80eb18831827c7e
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -10,6 +10,9 @@ All use of private interfaces of PyTorch and Triton stands here.
 """
 
 import functools
+import importlib
+import os
+import warnings
 
 import torch
 import triton
@@ -152,12 +155,15 @@ def launch(cache, kernel, blocks, given, grid, from_shapes):
     `given` is what each call gives anew, in the kernel's order; what shapes tell follows it there, or says how it is
     loaded. `from_shapes` may tell more than the kernel takes.
     """
-    key = (kernel.__name__, *blocks)
+    key = (kernel.fn, *blocks)
     remembered = cache.launches.get(key)
     if remembered is None:
-        taken = {*kernel.arg_names, "num_warps", "num_stages"}
-        told = {name: value for name, value in from_shapes().items() if name in taken}
-        grid, arguments = grid(), dict(zip(kernel.arg_names, given)) | told
+        grid, told = grid(), from_shapes()
+        if not INTERPRETED and kernel.is_gluon():
+            grid, told = in_turns(grid, told)
+        taken = {*kernel.arg_names, "num_warps", "num_stages", "maxnreg"}
+        told = {name: value for name, value in told.items() if name in taken}
+        arguments = dict(zip(kernel.arg_names, given)) | told
         compiled = kernel[grid](**arguments)
         if not INTERPRETED:
             rest = [arguments[name] for name in kernel.arg_names[len(given) :]]
@@ -172,12 +178,25 @@ fitting = {}  # which tile of a table is the first that a GPU has the shared mem
 
 
 def launch_tuned(cache, tables, name, launch, q, v):
-    """Calls `launch` with the best tile that this GPU has the shared memory for; `tables` is tiles.py."""
+    """Calls `launch` with the best tile that this GPU has the shared memory for; `tables` is tiles.py.
+
+    Beside a tile goes the kernel, where it is not the portable one.
+    """
     if INTERPRETED:
         return launch(32, 32, 4, 1)
     best = cache.tiles.get(name)
     if best:
         return launch(*best)
+    found = hopper_kernel(tables, name, q, v)
+    if found:
+        kernel, tile = found
+        try:
+            launch(*tile, kernel)
+        except Exception as error:
+            not_on_hopper(tables.__package__, error)
+        else:
+            cache.tiles[name] = (*tile, kernel)
+            return
     table = (tables.TILES_FP32 if q.dtype == torch.float32 else tables.TILES_16BIT[architecture(q.device)])[name]
     tiles = next(table[size] for size in table if max(q.shape[-1], v.shape[-1]) <= size)
     key = (name, q.device, q.dtype, padded_width(q), padded_width(v))
@@ -218,6 +237,95 @@ def cache_share(device):
 def architecture(device):
     """The architecture whose tile shapes serve a GPU."""
     return "sm_90" if torch.version.hip is None and torch.cuda.get_device_capability(device)[0] in (9, 10) else "sm_80"
+
+
+def target():
+    """What ATTNFORGE_TARGET asks for: portable, hopper, or nothing."""
+    wanted = os.environ.get("ATTNFORGE_TARGET", "")
+    if wanted not in ("", "portable", "hopper"):
+        raise ValueError(f"ATTNFORGE_TARGET: expected portable or hopper, got {wanted!r}")
+    return wanted
+
+
+def hopper_kernel(tables, name, q, v):
+    """A package's kernel for Hopper GPUs and its tiles, if it has one for such tensors that runs here and is faster."""
+    wanted, tiles = target(), getattr(tables, "TILES_HOPPER", {}).get(name)
+    widths = padded_width(q), padded_width(v)
+    # out takes the place of q in shared memory, whole or by strips of 64 columns
+    room = widths[0] == widths[1] or (widths[0] > widths[1] and widths[1] % 64 == 0)
+    if wanted == "portable" or not tiles or q.dtype == torch.float32 or not room:
+        return None
+    if widths[0] not in tiles or (wanted != "hopper" and widths[0] not in tables.HOPPER_IS_FASTER):
+        return None
+    kernels = hopper_kernels(tables.__package__, q.device)
+    return kernels and (getattr(kernels, name), tiles[widths[0]])
+
+
+@functools.cache
+def hopper_kernels(package, device):
+    """The module of a package's kernels for Hopper GPUs; None where the GPU is none, or triton has no Gluon."""
+    there = device.type == "cuda" and torch.version.hip is None
+    if not there or torch.cuda.get_device_capability(device) != (9, 0):
+        return None
+    try:
+        return importlib.import_module(".hopper", package)
+    except ImportError as error:
+        not_on_hopper(package, error)
+
+
+unwilling = set()  # packages whose kernels for Hopper GPUs do not compile here
+
+
+def not_on_hopper(package, error):
+    """Tell once that the portable kernels take the place of those for Hopper GPUs; where these are asked for, fail."""
+    if target() == "hopper":
+        raise error
+    if package not in unwilling:
+        unwilling.add(package)
+        why = f"{type(error).__name__}: {str(error).strip()}".splitlines()
+        warnings.warn(f"{package}: portable kernels take the place of those for Hopper GPUs: {why[0]}", stacklevel=2)
+
+
+def gluon_copy_of_tiles():
+    """What has a tile copied into shared memory in Gluon: its name is another one from triton 3.9 on."""
+    from triton.experimental.gluon.language.nvidia.hopper import tma
+
+    return tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+
+
+def in_turns(grid, told):
+    """Grid and arguments of a kernel for Hopper GPUs, whose programs go through tiles in turns, out of a portable one's.
+
+    With few tiles to a head, each multiprocessor has one program, which loads the next tile while it finishes one; a late
+    and an early tile make a pair, so that all have as much to do. With many, each tile has a program.
+    """
+    # the interpreter has neither
+    from triton.experimental.gluon import language
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
+
+    axis = told["TILE_AXIS"]
+    tiles, group = grid[axis], grid[1 - axis]
+    heads = group * grid[2]
+    device = told["q_desc"].base.device
+    programs = torch.cuda.get_device_properties(device).multi_processor_count
+    pairs = cdiv(tiles, 2) * heads
+    paired = tiles < 32 and pairs >= 0.85 * programs * cdiv(pairs, programs)
+    items = pairs if paired else tiles * heads
+    told |= dict(items=items, tiles=tiles, group=group, per_item=2 if paired else 1)
+    # registers of a thread before workers take over those of the loader
+    told |= dict(num_warps=4, maxnreg=168 if told["BLOCK_M"] == 128 else 128)
+    told |= dict(STAGES=told.pop("num_stages"), Q_STAGES=2 if told["BLOCK_D"] <= 128 else 1)
+    for name, x in told.items():
+        if isinstance(x, TensorDescriptor):
+            block = list(x.block_shape)
+            if len(block) > 1:
+                block[-2] = 64 if name == "q_desc" else block[-2]
+                element = language.bfloat16 if x.base.dtype == torch.bfloat16 else language.float16
+                layout = language.NVMMASharedLayout.get_default_for(block, element)
+                told[name] = GluonDescriptor(x.base, x.shape, x.strides, block, layout)
+            else:
+                told[name] = x.base
+    return (min(programs, items) if paired else items,), told
 
 
 def precision(x):
@@ -299,7 +407,7 @@ def vector_source(x, rows):
     step = 16 // x.element_size()
     aligned = all(n == 1 or s % step == 0 for n, s in zip(x.shape[:-1], x.stride())) and x.data_ptr() % 16 == 0
     if aligned and x.stride(-1) == 1 and span < 2**31 and step in (4, 8) and copies_tiles(x.device):
-        return TensorDescriptor(x, [span], [1], [rows])
+        return TensorDescriptor(x, [span], [1], [rows & -rows])
     return x
 
 
@@ -313,7 +421,10 @@ def tile_source(x, rows):
     # the stride of an axis of size 1 means nothing, but must be a multiple of 16 bytes
     strides = [s if n > 1 else 16 for n, s in zip(sizes, strides)]
     if copies_tiles(x.device):
-        return TensorDescriptor(x, [*sizes, width], [*strides, 1], [*(1 for _ in lead), 1, rows, padded_width(x)])
+        # of 192 rows, a third at a time
+        return TensorDescriptor(
+            x, [*sizes, width], [*strides, 1], [*(1 for _ in lead), 1, rows & -rows, padded_width(x)]
+        )
     step = 16 // x.element_size()
     return (x, tl.constexpr(width), *(s // step for s in strides))
 
@@ -324,11 +435,11 @@ def refill(source, x):
         return None
     if isinstance(source, tuple):
         return lambda x: (x, *source[1:])
-    shape, strides, block = source.shape, source.strides, source.block_shape
+    kind, known = type(source), vars(source)
 
     def fill(x):
-        descriptor = object.__new__(TensorDescriptor)
-        descriptor.base, descriptor.shape, descriptor.strides, descriptor.block_shape = x, shape, strides, block
+        descriptor = object.__new__(kind)
+        descriptor.__dict__.update(known, base=x)
         return descriptor
 
     return fill

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  fb581b53dd0ea2be
-#   text hash     ff1b0509bbdfeb4b
+#   content hash  4f4d2fda8d406fcc
+#   text hash     71ec21ffb885fa92
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

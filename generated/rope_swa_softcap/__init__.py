@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1d4c4582edf3e297
-#   text hash     ea0a2311de8308d8
+#   content hash  4c7c8cf5cd71877f
+#   text hash     12e78081a0ceffcd
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

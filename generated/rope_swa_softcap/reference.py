@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1d4c4582edf3e297
-#   text hash     1f4d46e884293266
+#   content hash  4c7c8cf5cd71877f
+#   text hash     2febd066e1b37c94
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8fd62d29a386cf62
-#   text hash     e5615d75d05f4ab5
+#   content hash  d257aa0c9e76d7bd
+#   text hash     105912643d068233
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

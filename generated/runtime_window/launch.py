@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8fd62d29a386cf62
-#   text hash     5ec70952fe884ad4
+#   content hash  d257aa0c9e76d7bd
+#   text hash     096f8070eb460224
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -34,9 +34,9 @@ def _attend(
     cache = runtime.LaunchCache.of("attend", q, k, v)
     q, k, v = cache.readable(q, k, v)
 
-    def launch(block_m, block_n, warps, stages):
+    def launch(block_m, block_n, warps, stages, kernel=kernels.forward):
         runtime.launch(
-            cache, kernels.forward, (block_m, block_n), (q, k, v, out, lse, float(scale), in_window),
+            cache, kernel, (block_m, block_n), (q, k, v, out, lse, float(scale), in_window),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, block_m, block_n),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8fd62d29a386cf62
-#   text hash     a99d2300aac653e8
+#   content hash  d257aa0c9e76d7bd
+#   text hash     da5fd7e479f0ffe7
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

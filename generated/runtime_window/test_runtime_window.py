@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8fd62d29a386cf62
-#   text hash     947e7d8e8035a1b0
+#   content hash  d257aa0c9e76d7bd
+#   text hash     5f9af13c025e2873
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

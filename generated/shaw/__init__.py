@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2d0033f91ebbc40d
-#   text hash     eca4a6424315851f
+#   content hash  f6f12af683c13740
+#   text hash     e3daff3ce90645d3
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

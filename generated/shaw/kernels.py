@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2d0033f91ebbc40d
-#   text hash     6072a22c4d8b705c
+#   content hash  f6f12af683c13740
+#   text hash     3151778ac892ad1e
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 
@@ -150,9 +150,8 @@ def to_32bit(x):
 
 
 @triton.jit
-def load_vector(ptr, first, stride, count, BLOCK: tl.constexpr):
-    """Load BLOCK elements from index `first` on; 0 outside [0, count)."""
-    row = first + tl.arange(0, BLOCK)
+def load_vector(ptr, row, stride, count):
+    """Load the elements at some indices; 0 outside [0, count)."""
     return to_32bit(tl.load(ptr + row.to(tl.int64) * stride, mask=(row >= 0) & (row < count), other=0))
 
 
@@ -179,12 +178,12 @@ def batch_and_head(heads, TILE_AXIS: tl.constexpr):
 
 
 @triton.jit
-def load_rows(desc, base, start, stride, count, BLOCK: tl.constexpr):
-    """Load a value for each row of a head; values outside [0, count) are 0 or those of a neighbour."""
+def load_rows(desc, base, first, row, stride, count):
+    """Load a value for each row of a head, from `first` on; values outside [0, count) are 0 or those of a neighbour."""
     if isinstance(desc, tl.core.tensor_descriptor_base):
-        x = to_32bit(desc.load([tl.cast(base + start, tl.int32)]))
+        x = to_32bit(desc.load([tl.cast(base + first, tl.int32)]))
     else:
-        x = load_vector(desc + base, start, stride, count, BLOCK)
+        x = load_vector(desc + base, row, stride, count)
     return x
 
 
@@ -282,7 +281,7 @@ def forward(
     # [BLOCK_M]
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     # [BLOCK_M, 8]
-    l = tl.zeros([BLOCK_M, 8], tl.float32)
+    l = tl.full([BLOCK_M, 8], 0.0, tl.float32)
     keys = (k_desc, v_desc, b, h, k_len)
     terms = (
         scale, row, q_pos, q_len, in_distance_score_base, in_distance_score_stride_query,
@@ -342,8 +341,8 @@ def accumulate_dkdv(
     # score + distance_score[clamp(k - q + 16, 0, 32)]
     score = score + in_distance_score_at
     # [BLOCK_M]
-    lse = load_rows(lse_desc, row_base, q_start, 1, q_len, BLOCK_M)
-    delta = load_rows(delta_desc, row_base, q_start, 1, q_len, BLOCK_M)
+    lse = load_rows(lse_desc, row_base, q_start, row, 1, q_len)
+    delta = load_rows(delta_desc, row_base, q_start, row, 1, q_len)
     dp = tl.dot(v_tile, dout_tile.T, input_precision=PRECISION)  # [BLOCK_N, BLOCK_M]
     p = tl.exp2(score * LOG2E - lse[None, :])  # [BLOCK_N, BLOCK_M]
     if mixed:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2d0033f91ebbc40d
-#   text hash     8350a12e15193477
+#   content hash  f6f12af683c13740
+#   text hash     b848dc79597fc35b
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2d0033f91ebbc40d
-#   text hash     f35bf5448d1aad12
+#   content hash  f6f12af683c13740
+#   text hash     5bbb7d520092d72b
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

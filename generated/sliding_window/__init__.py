@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e514ecdc93c2c529
-#   text hash     4dce7945ea337e78
+#   content hash  832b8254b3b8f2f5
+#   text hash     cf63f50d0c555b1c
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

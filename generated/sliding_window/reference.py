@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e514ecdc93c2c529
-#   text hash     cba93d88b24e4b29
+#   content hash  832b8254b3b8f2f5
+#   text hash     6627bb71937ec3ac
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

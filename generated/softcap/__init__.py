@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a8ad985f7be7616c
-#   text hash     ffb75736c5b9aa77
+#   content hash  a81eb59bbef0e6e6
+#   text hash     8ff70926af9e767a
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a8ad985f7be7616c
-#   text hash     3072a86bc4719ac7
+#   content hash  a81eb59bbef0e6e6
+#   text hash     034de80edeba7b58
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a8ad985f7be7616c
-#   text hash     81b3025029dbdd58
+#   content hash  a81eb59bbef0e6e6
+#   text hash     9ecb3277c852bef8
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b872b09413b7046b
-#   text hash     a3f7046443a7bf21
+#   content hash  653a63282e341949
+#   text hash     ab4f65764c20862a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

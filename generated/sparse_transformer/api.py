@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b872b09413b7046b
-#   text hash     6c5474cd2116de05
+#   content hash  653a63282e341949
+#   text hash     8ad2c69c8ee4c431
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b872b09413b7046b
-#   text hash     7d5a3054d26b3704
+#   content hash  653a63282e341949
+#   text hash     c78f74e2637d18a6
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

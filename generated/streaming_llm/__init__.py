@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  49e3dc790c2fb63d
-#   text hash     cecb5da70faab4c2
+#   content hash  1d456cac43e057c0
+#   text hash     7e5f91c4fb697b5b
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

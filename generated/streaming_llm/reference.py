@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  49e3dc790c2fb63d
-#   text hash     f8f0274c26d7f717
+#   content hash  1d456cac43e057c0
+#   text hash     4f4f8270ede76618
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  49e3dc790c2fb63d
-#   text hash     1e3d27d19fd4b753
+#   content hash  1d456cac43e057c0
+#   text hash     4d6483d784d8b5ec
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  dc4e5c0631e5f2f0
-#   text hash     d3b4d4816066108c
+#   content hash  c850e1dbdada8431
+#   text hash     c81225b54cf0a4d4
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

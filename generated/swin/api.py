@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  dc4e5c0631e5f2f0
-#   text hash     70fbfba7b2a77fae
+#   content hash  c850e1dbdada8431
+#   text hash     3f0fc1584eddbfd5
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  dc4e5c0631e5f2f0
-#   text hash     2e5e000c9c4c4474
+#   content hash  c850e1dbdada8431
+#   text hash     0abe70bf8979120a
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 
@@ -165,9 +165,8 @@ def to_32bit(x):
 
 
 @triton.jit
-def load_vector(ptr, first, stride, count, BLOCK: tl.constexpr):
-    """Load BLOCK elements from index `first` on; 0 outside [0, count)."""
-    row = first + tl.arange(0, BLOCK)
+def load_vector(ptr, row, stride, count):
+    """Load the elements at some indices; 0 outside [0, count)."""
     return to_32bit(tl.load(ptr + row.to(tl.int64) * stride, mask=(row >= 0) & (row < count), other=0))
 
 
@@ -195,12 +194,12 @@ def batch_and_head(heads, TILE_AXIS: tl.constexpr):
 
 
 @triton.jit
-def load_rows(desc, base, start, stride, count, BLOCK: tl.constexpr):
-    """Load a value for each row of a head; values outside [0, count) are 0 or those of a neighbour."""
+def load_rows(desc, base, first, row, stride, count):
+    """Load a value for each row of a head, from `first` on; values outside [0, count) are 0 or those of a neighbour."""
     if isinstance(desc, tl.core.tensor_descriptor_base):
-        x = to_32bit(desc.load([tl.cast(base + start, tl.int32)]))
+        x = to_32bit(desc.load([tl.cast(base + first, tl.int32)]))
     else:
-        x = load_vector(desc + base, start, stride, count, BLOCK)
+        x = load_vector(desc + base, row, stride, count)
     return x
 
 
@@ -291,7 +290,7 @@ def forward(
     # [BLOCK_M]
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     # [BLOCK_M, 8]
-    l = tl.zeros([BLOCK_M, 8], tl.float32)
+    l = tl.full([BLOCK_M, 8], 0.0, tl.float32)
     keys = (k_desc, v_desc, b, h, k_len)
     terms = (
         scale, q_pos, in_offset_bias_base, in_offset_bias_stride_entry0, in_offset_bias_stride_entry1
@@ -347,8 +346,8 @@ def accumulate_dkdv(
     # score + offset_bias[q // 7 - k // 7 + 6, q % 7 - k % 7 + 6]
     score = score + in_offset_bias_at
     # [BLOCK_M]
-    lse = load_rows(lse_desc, row_base, q_start, 1, q_len, BLOCK_M)
-    delta = load_rows(delta_desc, row_base, q_start, 1, q_len, BLOCK_M)
+    lse = load_rows(lse_desc, row_base, q_start, row, 1, q_len)
+    delta = load_rows(delta_desc, row_base, q_start, row, 1, q_len)
     dp = tl.dot(v_tile, dout_tile.T, input_precision=PRECISION)  # [BLOCK_N, BLOCK_M]
     p = tl.exp2(score * LOG2E - lse[None, :])  # [BLOCK_N, BLOCK_M]
     if mixed:

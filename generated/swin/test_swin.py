@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  dc4e5c0631e5f2f0
-#   text hash     6f916a3fd1ecb32a
+#   content hash  c850e1dbdada8431
+#   text hash     126382635779169e
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

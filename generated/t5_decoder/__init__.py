@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  940bea717bccbc07
-#   text hash     ec58236d2b079a99
+#   content hash  c2bb82c08c35732b
+#   text hash     42b98a9a13e08d48
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

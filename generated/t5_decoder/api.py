@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  940bea717bccbc07
-#   text hash     9fb2bf00e2318f6c
+#   content hash  c2bb82c08c35732b
+#   text hash     85fcd3dbda81de71
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

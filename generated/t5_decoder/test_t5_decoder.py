@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  940bea717bccbc07
-#   text hash     16802da4030f4588
+#   content hash  c2bb82c08c35732b
+#   text hash     5ad2a2ac958cfc5c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

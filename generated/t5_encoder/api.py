@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9351747ba0acd745
-#   text hash     884f3f49a1ca493d
+#   content hash  64976baaf3a45f6b
+#   text hash     f58aacf40bda6692
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9351747ba0acd745
-#   text hash     d9a07cbff730484d
+#   content hash  64976baaf3a45f6b
+#   text hash     7abc065add3fc9b7
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -33,9 +33,9 @@ def _attend(
     cache = runtime.LaunchCache.of("attend", q, k, v, in_rel_bias)
     q, k, v = cache.readable(q, k, v)
 
-    def launch(block_m, block_n, warps, stages):
+    def launch(block_m, block_n, warps, stages, kernel=kernels.forward):
         runtime.launch(
-            cache, kernels.forward, (block_m, block_n), (q, k, v, out, lse, float(scale), in_rel_bias),
+            cache, kernel, (block_m, block_n), (q, k, v, out, lse, float(scale), in_rel_bias),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, in_rel_bias, block_m, block_n),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9351747ba0acd745
-#   text hash     32f52c3b21e5d44c
+#   content hash  64976baaf3a45f6b
+#   text hash     7872abae6db9a242
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3635e2b66326a1c6
-#   text hash     8daf47c6bd8c0cc3
+#   content hash  4f7112ef10ac7c3b
+#   text hash     304d7fb5d6b6240a
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

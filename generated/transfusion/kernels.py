@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3635e2b66326a1c6
-#   text hash     eb551c27ebe52516
+#   content hash  4f7112ef10ac7c3b
+#   text hash     d1cacba6fab79f6a
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 
@@ -134,9 +134,8 @@ def to_32bit(x):
 
 
 @triton.jit
-def load_vector(ptr, first, stride, count, BLOCK: tl.constexpr):
-    """Load BLOCK elements from index `first` on; 0 outside [0, count)."""
-    row = first + tl.arange(0, BLOCK)
+def load_vector(ptr, row, stride, count):
+    """Load the elements at some indices; 0 outside [0, count)."""
     return to_32bit(tl.load(ptr + row.to(tl.int64) * stride, mask=(row >= 0) & (row < count), other=0))
 
 
@@ -148,12 +147,12 @@ def batch_and_head(heads, TILE_AXIS: tl.constexpr):
 
 
 @triton.jit
-def load_rows(desc, base, start, stride, count, BLOCK: tl.constexpr):
-    """Load a value for each row of a head; values outside [0, count) are 0 or those of a neighbour."""
+def load_rows(desc, base, first, row, stride, count):
+    """Load a value for each row of a head, from `first` on; values outside [0, count) are 0 or those of a neighbour."""
     if isinstance(desc, tl.core.tensor_descriptor_base):
-        x = to_32bit(desc.load([tl.cast(base + start, tl.int32)]))
+        x = to_32bit(desc.load([tl.cast(base + first, tl.int32)]))
     else:
-        x = load_vector(desc + base, start, stride, count, BLOCK)
+        x = load_vector(desc + base, row, stride, count)
     return x
 
 
@@ -247,12 +246,12 @@ def bounds(
     b = tl.program_id(0) // (q_tiles + k_tiles)
     if tile < q_tiles:
         q_start = tile * BLOCK_M
-        q_first = q_start + (k_len - q_len)
         # [BLOCK_M]
         row = q_start + tl.arange(0, BLOCK_M)
+        q_pos = row + (k_len - q_len)
         in_image_base = in_image_ptr + tl.cast(b, tl.int64) * in_image_stride_batch
         # [BLOCK_M]
-        in_image_q = load_vector(in_image_base, q_first, in_image_stride_token, k_len, BLOCK_M)
+        in_image_q = load_vector(in_image_base, q_pos, in_image_stride_token, k_len)
         place = tl.cast(b * q_tiles + tile, tl.int64) * 2
         store_extremes(q_bounds_ptr + place, in_image_q, row < q_len)
     else:
@@ -262,7 +261,7 @@ def bounds(
         k_pos = k_start + tl.arange(0, BLOCK_N)
         in_image_base = in_image_ptr + tl.cast(b, tl.int64) * in_image_stride_batch
         # [BLOCK_N]
-        in_image_k = load_vector(in_image_base, k_start, in_image_stride_token, k_len, BLOCK_N)
+        in_image_k = load_vector(in_image_base, k_pos, in_image_stride_token, k_len)
         place = tl.cast(b * k_tiles + tile, tl.int64) * 2
         store_extremes(k_bounds_ptr + place, in_image_k, k_pos < k_len)
 
@@ -471,7 +470,7 @@ def attend(
     if mixed:
         keep = (k_pos < k_len)[None, :]
         # [BLOCK_N]
-        in_image_k = load_vector(in_image_base, k_start, in_image_stride_token, k_len, BLOCK_N)
+        in_image_k = load_vector(in_image_base, k_pos, in_image_stride_token, k_len)
         keep &= (k_pos[None, :] <= q_pos[:, None]) | (in_image_q[:, None] == in_image_k[None, :]) & (
             in_image_q[:, None] > 0
         )  # any(causal, image[q] == image[k] and image[q] > 0)
@@ -500,14 +499,13 @@ def forward(
     b, h = batch_and_head(Hq, TILE_AXIS)
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
-    q_first = q_start + (k_len - q_len)
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + (k_len - q_len)
     scale_log2 = scale * LOG2E
     in_image_base = in_image_ptr + tl.cast(b, tl.int64) * in_image_stride_batch
     # [BLOCK_M]
-    in_image_q = load_vector(in_image_base, q_first, in_image_stride_token, k_len, BLOCK_M)
+    in_image_q = load_vector(in_image_base, q_pos, in_image_stride_token, k_len)
 
     # [BLOCK_M, BLOCK_D]
     q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
@@ -516,7 +514,7 @@ def forward(
     # [BLOCK_M]
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     # [BLOCK_M, 8]
-    l = tl.zeros([BLOCK_M, 8], tl.float32)
+    l = tl.full([BLOCK_M, 8], 0.0, tl.float32)
     keys = (k_desc, v_desc, b, kv_h, k_len)
     terms = (scale_log2, q_pos, in_image_base, in_image_q, in_image_stride_token)
     first, full_first, full_last, last = load_range(key_ranges_ptr, b, q_parts, q_start, BLOCK_M, BLOCK_N)
@@ -560,7 +558,6 @@ def accumulate_dkdv(
     """Accumulate dK and dV of a tile of keys over one tile of queries."""
     q_desc, dout_desc, lse_desc, delta_desc, row_base, b, h, q_len = queries
     k_len, scale_log2, k_pos, in_image_base, in_image_k, in_image_stride_token = terms
-    q_first = q_start + (k_len - q_len)
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + (k_len - q_len)
@@ -570,15 +567,15 @@ def accumulate_dkdv(
     dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION)  # [BLOCK_N, BLOCK_M]
     # [BLOCK_M]
-    lse = load_rows(lse_desc, row_base, q_start, 1, q_len, BLOCK_M)
-    delta = load_rows(delta_desc, row_base, q_start, 1, q_len, BLOCK_M)
+    lse = load_rows(lse_desc, row_base, q_start, row, 1, q_len)
+    delta = load_rows(delta_desc, row_base, q_start, row, 1, q_len)
     dp = tl.dot(v_tile, dout_tile.T, input_precision=PRECISION)  # [BLOCK_N, BLOCK_M]
     p = tl.exp2(score * scale_log2 - lse[None, :])  # [BLOCK_N, BLOCK_M]
     if mixed:
         delta = tl.where(row < q_len, delta, 0.0)
         keep = (row < q_len)[None, :]
         # [BLOCK_M]
-        in_image_q = load_vector(in_image_base, q_first, in_image_stride_token, k_len, BLOCK_M)
+        in_image_q = load_vector(in_image_base, q_pos, in_image_stride_token, k_len)
         keep &= (k_pos[:, None] <= q_pos[None, :]) | (in_image_q[None, :] == in_image_k[:, None]) & (
             in_image_q[None, :] > 0
         )  # any(causal, image[q] == image[k] and image[q] > 0)
@@ -608,7 +605,7 @@ def backward_dkv(
     scale_log2 = scale * LOG2E
     in_image_base = in_image_ptr + tl.cast(b, tl.int64) * in_image_stride_batch
     # [BLOCK_N]
-    in_image_k = load_vector(in_image_base, k_start, in_image_stride_token, k_len, BLOCK_N)
+    in_image_k = load_vector(in_image_base, k_pos, in_image_stride_token, k_len)
 
     # [BLOCK_N, BLOCK_D]
     k_tile = load_tile(k_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_D)
@@ -663,7 +660,7 @@ def accumulate_dq(
     if mixed:
         keep = (k_pos < k_len)[None, :]
         # [BLOCK_N]
-        in_image_k = load_vector(in_image_base, k_start, in_image_stride_token, k_len, BLOCK_N)
+        in_image_k = load_vector(in_image_base, k_pos, in_image_stride_token, k_len)
         keep &= (k_pos[None, :] <= q_pos[:, None]) | (in_image_q[:, None] == in_image_k[None, :]) & (
             in_image_q[:, None] > 0
         )  # any(causal, image[q] == image[k] and image[q] > 0)
@@ -688,14 +685,13 @@ def backward_dq(
     b, h = batch_and_head(Hq, TILE_AXIS)
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
-    q_first = q_start + (k_len - q_len)
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + (k_len - q_len)
     scale_log2 = scale * LOG2E
     in_image_base = in_image_ptr + tl.cast(b, tl.int64) * in_image_stride_batch
     # [BLOCK_M]
-    in_image_q = load_vector(in_image_base, q_first, in_image_stride_token, k_len, BLOCK_M)
+    in_image_q = load_vector(in_image_base, q_pos, in_image_stride_token, k_len)
 
     # [BLOCK_M, BLOCK_D]
     q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3635e2b66326a1c6
-#   text hash     de1f181a1dc095fd
+#   content hash  4f7112ef10ac7c3b
+#   text hash     605e767bb359a371
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -40,9 +40,9 @@ def _attend(
     q, k, v = cache.readable(q, k, v)
     key_ranges, query_ranges = _ranges(cache, q, k, cos, sin, positions, in_image, scale)
 
-    def launch(block_m, block_n, warps, stages):
+    def launch(block_m, block_n, warps, stages, kernel=kernels.forward):
         runtime.launch(
-            cache, kernels.forward, (block_m, block_n), (q, k, v, out, lse, float(scale), in_image, key_ranges),
+            cache, kernel, (block_m, block_n), (q, k, v, out, lse, float(scale), in_image, key_ranges),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, cos, sin, positions, in_image, key_ranges, block_m, block_n),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3635e2b66326a1c6
-#   text hash     8ca3073270f5e009
+#   content hash  4f7112ef10ac7c3b
+#   text hash     f432683cc834bcc6
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3635e2b66326a1c6
-#   text hash     300e8009bcc41e17
+#   content hash  4f7112ef10ac7c3b
+#   text hash     3af54e50a5a1a533
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -66,3 +66,15 @@ TILES_FP32 = {
         256: ((32, 64, 16, 1), (16, 32, 8, 1), (16, 16, 4, 1)),
     },
 }
+
+# float16 and bfloat16, by columns of a tile; kernels of hopper.py, a worker of four warps for each 64 queries
+TILES_HOPPER = {
+    "forward": {
+        64: (192, 128, 12, 3),
+        128: (128, 128, 8, 2),
+        256: (128, 64, 8, 2),
+    },
+}
+
+# those of them at which these kernels outrun the portable ones
+HOPPER_IS_FASTER = ()

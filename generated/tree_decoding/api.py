@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dad5f6d4a3b9f881
-#   text hash     79146de2e0c04ec0
+#   content hash  dbe9b8531224d7e0
+#   text hash     d87a6ba6ea788623
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dad5f6d4a3b9f881
-#   text hash     15ae2c7a80a00566
+#   content hash  dbe9b8531224d7e0
+#   text hash     193516ae7dd84550
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -227,6 +227,8 @@ class _Runner:
     def __init__(self, search: Search, device: str = "cuda") -> None:
         import torch
 
+        # the search is for tiles of the portable kernels
+        os.environ["ATTNFORGE_TARGET"] = "portable"
         self.search = search
         self.call = calls.make(search.planned, search.sizes, device)
         self.attention = bench.functions(search.package, search.folder / "timed").attention

@@ -249,12 +249,10 @@ class KernelInputs:
     def _row(self, access: Access) -> list[Statement]:
         given, kind = access.input, access.row_axis.kind
         assert access.side
-        first, row = {"k": ("k_start", "k_pos"), "q": ("q_start", "row")}[access.side]
-        if access.side == "q" and kind == "token":
-            first, row = "q_first", "q_pos"
+        by_row = ("q_start", "row") if kind == "query" else ("q_first", "q_pos")
+        first, row = ("k_start", "k_pos") if access.side == "k" else by_row
         count, block = "q_len" if kind == "query" else "k_len", BLOCKS[access.side]
-        whole = self.whole(given)
-        rest = f"{row}, {whole.name}_stride_{kind}, {count}"
+        whole, rest = self.whole(given), f"{row}, {self.whole(given).name}_stride_{kind}, {count}"
 
         def load(part: Input) -> str:
             if self._streamed(access):

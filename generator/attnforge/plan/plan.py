@@ -248,6 +248,9 @@ def build(spec: Spec) -> Plan:
         kept = table if spec.algorithm.backward else {"forward": table["forward"]}
         return kept | {pair.kernel.name: table["backward_dkv"] for pair in kernels.pairs}
 
+    if analysis.keys.left and analysis.by_query.weight != "heavy":
+        # where few keys are visible, tiles of the size that these kernels need hold much that is hidden
+        given = given._replace(faster=())
     written = sections.build(kernels, frozenset(helpers), tuple(x for x in spec.inputs if x.default))
     names = frozenset(function.defines for section in written for function in section.functions) | {"LOG2E", "GRAIN"}
     return Plan(
@@ -256,6 +259,6 @@ def build(spec: Spec) -> Plan:
         kernels,
         written,
         tuned,
-        tiles.Tables({arch: also(table) for arch, table in given.half.items()}, also(given.single)),
+        given._replace(half={arch: also(table) for arch, table in given.half.items()}, single=also(given.single)),
         hopper.build(kernels, names),
     )

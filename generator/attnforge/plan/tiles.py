@@ -46,6 +46,8 @@ class Tables(NamedTuple):
 
     half: dict[str, Table]  # of float16 and bfloat16, by family
     single: Table  # of float32
+    hopper: dict[str, dict[int, Tile]]  # of float16 and bfloat16, for kernels of their own on Hopper GPUs
+    faster: tuple[int, ...]  # the head sizes at which those outrun the others
 
     def of(self, arch: str, dtype: str) -> Table:
         """The table for an architecture such as sm_90, and fp16, bf16 or fp32."""
@@ -58,7 +60,7 @@ class Tables(NamedTuple):
         for row in rows:
             table = single if row.family == "single" else half[row.family]
             table[row.kernel] = dict(sorted((table[row.kernel] | {row.size: row.tiles}).items()))
-        return Tables(half, single)
+        return Tables(half, single, self.hopper, self.faster)
 
 
 def family(arch: str) -> str:
@@ -77,8 +79,16 @@ def tables(weight: Weight, packed: bool = False, algorithm: str = "") -> Tables:
     """The tables that come with the generator; packed sequences and earlier algorithms have some rows of their own."""
     found = yaml.safe_load((Path(__file__).parent / "tiles.yaml").read_text(encoding="utf-8"))
     layers = (*WEIGHTS[: WEIGHTS.index(weight) + 1], *(("packed", f"packed_{weight}") if packed else ()), algorithm)
+    hopper = {
+        kernel: {size: tiles[0] for size, tiles in sizes.items()}
+        for kernel, sizes in _table(found["hopper"], layers).items()
+    }
+    faster = next(found["faster"][layer] for layer in reversed(layers) if layer in found["faster"])
     return Tables(
-        {arch: _table(given, layers) for arch, given in found["half"].items()}, _table(found["single"], layers)
+        {arch: _table(given, layers) for arch, given in found["half"].items()},
+        _table(found["single"], layers),
+        hopper,
+        tuple(faster),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+from ...language.spec import MaskTerm
 from .. import programs, softmax
 from ..kernel_terms import KernelTerms
 from ..loops import Loops
@@ -19,6 +20,7 @@ _ORDER = ("items", "tiles", "group", "per_item")
 _STAGED = ("STAGES", "Q_STAGES")
 _TILED = ("BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV")
 _ROWS_OF_SCORES, _KEYS_OF_SCORES = "gl.SliceLayout(1, SCORES)", "gl.SliceLayout(0, score.type.layout)"
+_TURNS = ("WORKERS", "WORKER")
 _RUNNING = ("m", "l", "q_tile", "k_start", "buffers", "terms", "STAGES", "BLOCK_N", "SCORES", "OUT")
 
 
@@ -109,7 +111,7 @@ class _Forward:
         """The kernel."""
         p, a, terms = self.shared, self.shared.analysis, self.terms
         enter = (
-            Statement("b, h", "place // Hq, place % Hq"),
+            Statement("b, h", "(place[0] * group + place[2]) // Hq, (place[0] * group + place[2]) % Hq"),
             *a.key_head,
             Statement("q_start", "tile * BLOCK_M"),
             *programs.sequence(a, "q", []),
@@ -133,8 +135,14 @@ class _Forward:
             ("order", "queries", "buffers", "q_desc", "k_desc", "v_desc", *(("v_come",) if self.cut else ())),
         )
         blocks: dict[str, tuple[Block, ...]] = {
-            "scored": (*self.step.unpacked, *self._keys, *self._scaled, *map(_shaped, terms.loads("step")), *terms.score),
-            "masked": (*map(_shaped, terms.loads("mask")), *terms.keep),
+            "scored": (
+                *self.step.unpacked,
+                *self._keys,
+                *self._scaled,
+                *map(_shaped, terms.loads("step")),
+                *terms.score,
+            ),
+            "masked": self._masked,
             "unseen": softmax.unseen(p.spec),
             "work_unpacked": (work.bundle,),
             "enter": enter,
@@ -156,9 +164,11 @@ class _Forward:
             ),
         }
         texts = {
-            "there": "there & (q_start < q_len)" if self.cut else "there",
+            "there": " & ".join(
+                ("((half == 0) | (early < tiles - 1 - early))", *(("(q_start < q_len)",) if self.cut else ()))
+            ),
             "first_takes": ", ".join(("at", *_RUNNING)),
-            "takes": ", ".join(("at", "acc", "packed", *_RUNNING, "WEIGHTS", "mixed")),
+            "takes": ", ".join(("at", "visits", "acc", "packed", *_RUNNING, "WEIGHTS", *_TURNS, "mixed")),
             "load_keys_takes": ", ".join(self._load_keys_takes),
             "work_takes": ", ".join(work.taken),
             "load_takes": ", ".join(load.taken),
@@ -169,7 +179,7 @@ class _Forward:
     def _partition(
         self, bundle: str, read: Iterable[str], given: tuple[str, ...], constants: tuple[str, ...] = ()
     ) -> _Partition:
-        """What some warps take: a tuple of the kernel's values that they read, what is `given` besides, and constants."""
+        """What some warps take: the kernel's values that they read, what is `given` besides, and constants."""
         read = set(read)
         values = (q.name for q in self.parts if q.type not in ("constexpr", "tiles") and q.name not in _ORDER)
         fixed = ("BLOCK_M", "BLOCK_N", *_STAGED)
@@ -187,6 +197,14 @@ class _Forward:
         return tuple(dataclasses.replace(x, value=value) if x.target == "k_pos" else x for x in found)
 
     @property
+    def _masked(self) -> tuple[Block, ...]:
+        """The statements that make `keep`; where no later key is visible, none behind the last one is."""
+        loads, keep = tuple(map(_shaped, self.terms.loads("mask"))), self.terms.keep
+        if any(map(_shows_the_past, self.shared.spec.masks)):
+            return (*loads, dataclasses.replace(keep[0], sign="="), *keep[1:])
+        return (*loads, Statement("keep", "(k_pos < k_len)[None, :]"), *keep)
+
+    @property
     def _scaled(self) -> tuple[Statement, ...]:
         scaling = self.shared.analysis.scaling
         return (Statement("score", f"score{scaling}"),) if scaling else ()
@@ -202,7 +220,7 @@ class _Forward:
         tiles = self.loops.tiles
 
         def over(begin: str, end: str, mixed: str) -> Loop:
-            taken = ("at", "acc", "packed", *_RUNNING, "WEIGHTS", f"mixed={mixed}")
+            taken = ("at", "visits", "acc", "packed", *_RUNNING, "WEIGHTS", *_TURNS, f"mixed={mixed}")
             body = (
                 Statement("k_start", f"({begin} + {end} - 1 - j) * BLOCK_N"),
                 Call("acc, m, l, packed", "attend", taken),
@@ -226,6 +244,7 @@ class _Forward:
             Call("shrink, m, l, packed", "attend_first", ("at", *_RUNNING)),
             *((Statement("acc", "acc * shrink[:, None]"),) if self.spans > 1 else ()),
             Statement("at", "1", "+="),
+            Statement("visits", "1", "+="),
         )
         end = Statement("acc", "add_last(at, acc, packed, buffers, STAGES, WEIGHTS)")
         return (Branch("last > first", (*begin, *loops, end)),)
@@ -251,13 +270,13 @@ class _Forward:
         """The statements that copy a tile of values."""
 
         def copied(barrier: str) -> tuple[Statement, ...]:
-            copy = f"tma.async_copy_global_to_shared(v_desc, rows, {barrier}, v_buffer.index(stage))"
+            copy = f"copy_tile(v_desc, rows, {barrier}, v_buffer.index(stage))"
             return Statement("", f"mbarrier.expect({barrier}, v_desc.block_type.nbytes)"), Statement("", copy)
 
         plain = copied("v_ready.index(stage)")
         if not self.cut:
             return plain
-        tail = (
+        tail: tuple[Block, ...] = (
             Comment("the next sequence's values: 0 times a NaN would be NaN"),
             *copied("v_come"),
             Statement("", "mbarrier.wait(v_come, ends & 1)"),
@@ -274,6 +293,13 @@ class _Partition:
 
     bundle: Bundle
     taken: tuple[str, ...]
+
+
+def _shows_the_past(mask: MaskTerm) -> bool:
+    """True if a mask shows no key behind the query itself, by what it plainly says."""
+    said = mask.keep.args if mask.keep.op == "and" else (mask.keep,)
+    plain = {("<=", "k", "q"), ("<", "k", "q"), (">=", "q", "k"), (">", "q", "k")}
+    return any((node.op, *(arg.value for arg in node.args)) in plain for node in said)
 
 
 def _of_worker(statement: Statement) -> Statement:

@@ -1,0 +1,123 @@
+"""Kernels for Hopper GPUs: the portable ones' results, whatever the order of tiles, and what becomes of a failure."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+hopper = torch.cuda.is_available() and torch.cuda.get_device_capability(0) == (9, 0)
+pytestmark = pytest.mark.skipif(not hopper, reason="needs a Hopper GPU")
+
+
+class Package:
+    """A shipped package whose calls each choose a target."""
+
+    def __init__(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.module = importlib.import_module(f"generated.{name}")
+        self.runtime = importlib.import_module(f"generated.{name}.runtime")
+        self.monkeypatch = monkeypatch
+
+    def call(self, target: str, *args: Any, **more: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """Out and LSE."""
+        self.monkeypatch.setenv("ATTNFORGE_TARGET", target)
+        self.runtime.LaunchCache.known.clear()
+        out, lse = self.module.attention(*args, **more, return_lse=True)
+        return out, lse
+
+    @property
+    def kernels(self) -> list[ModuleType]:
+        """The modules of the forward kernels that ran."""
+        chosen = [cache.tiles["forward"] for cache in self.runtime.LaunchCache.known.values() if cache.tiles]
+        return [tile[4].__module__.rpartition(".")[2] if len(tile) > 4 else "kernels" for tile in chosen]
+
+
+def random(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.randn(*shape, device="cuda", dtype=dtype)
+
+
+# odd numbers of tiles, heads that no group divides, fewer and more items than multiprocessors, pairs and single tiles
+SHAPES = [
+    (1, 5, 1, 300, 300),
+    (3, 7, 7, 65, 700),
+    (2, 12, 3, 640, 640),
+    (40, 8, 2, 1111, 1111),
+    (9, 61, 61, 385, 385),
+    (1, 2, 1, 9000, 9000),
+]
+
+
+@pytest.mark.parametrize("name", ["causal", "full"])
+@pytest.mark.parametrize("size", [64, 80, 128, 256])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_results_are_those_of_the_portable_kernels(
+    name: str, size: int, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch, heads, kv_heads, rows, keys = shape
+    kv_heads = heads if name == "full" else kv_heads
+    torch.manual_seed(0)
+    q = random(batch, rows, heads, size, dtype=torch.float16)
+    k, v = (random(batch, keys, kv_heads, size, dtype=torch.float16) for _ in range(2))
+    package = Package(name, monkeypatch)
+    out, lse = package.call("hopper", q, k, v)
+    assert package.kernels == ["hopper"]
+    expected, expected_lse = package.call("portable", q, k, v)
+    assert package.kernels == ["kernels"]
+    torch.testing.assert_close(lse, expected_lse, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(out, expected, rtol=2e-3, atol=2e-3)
+
+
+def test_a_row_has_the_same_bits_alone_and_in_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also as the end of a prefix: neither the order of tiles nor what stands beside a row has a share in it."""
+    torch.manual_seed(0)
+    q, k, v = (random(33, 1000, 4, 128) for _ in range(3))
+    package = Package("causal", monkeypatch)
+    out, _ = package.call("hopper", q, k, v)
+    alone, _ = package.call("hopper", q[7:8], k[7:8], v[7:8])
+    assert torch.equal(out[7:8], alone)
+    prefix, _ = package.call("hopper", q[7:8, :512], k[7:8, :512], v[7:8, :512])
+    assert torch.equal(out[7:8, :512], prefix)
+
+
+def test_nothing_of_the_next_sequence_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    cuts = torch.tensor([0, 70, 71, 300, 556], device="cuda", dtype=torch.int32)
+    q, k, v = (random(600, 4, 128) for _ in range(3))
+    package = Package("packed_full", monkeypatch)
+    out, lse = package.call("hopper", q, k, v, cu_seqlens=cuts, max_seqlen=256)
+    assert torch.equal(out[556:], torch.zeros_like(out[556:]))
+    for x in (q, k, v):
+        x[70:71], x[300:] = float("nan"), float("nan")
+    spoilt, spoilt_lse = package.call("hopper", q, k, v, cu_seqlens=cuts, max_seqlen=256)
+    for rows in (slice(0, 70), slice(71, 300)):
+        assert torch.equal(out[rows], spoilt[rows])
+        assert torch.equal(lse[..., rows], spoilt_lse[..., rows])
+
+
+def test_a_failure_to_compile_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    package = Package("causal", monkeypatch)
+    q, k, v = (random(1, 128, 2, 128) for _ in range(3))
+    kernels = importlib.import_module("generated.causal.hopper")
+    monkeypatch.setattr(kernels, "forward", None)
+    monkeypatch.setattr(package.runtime, "unwilling", set())
+    with pytest.warns(UserWarning, match="portable kernels take the place"):
+        package.call("", q, k, v)
+    assert package.kernels == ["kernels"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        package.call("", q, k, v)
+    with pytest.raises(AttributeError):
+        package.call("hopper", q, k, v)
+
+
+def test_an_unknown_target_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = (random(1, 128, 2, 128) for _ in range(3))
+    with pytest.raises(ValueError, match="expected portable or hopper, got 'volta'"):
+        Package("causal", monkeypatch).call("volta", q, k, v)

@@ -121,6 +121,10 @@ def test_a_constant_is_a_number_that_float32_holds_or_is_refused(text: str) -> N
     assert fold(node).value == pytest.approx(value, rel=1e-9, abs=1e-12)
 
 
+def test_a_root_of_a_negative_number_is_no_number() -> None:
+    assert math.isnan(evaluate(Node("**", (Node("num", (), -2.0), Node("num", (), 0.5))), {}))
+
+
 @pytest.mark.parametrize("text", ["min(" + ", ".join(["q"] * 90) + ") >= k", " or ".join(["k < q"] * 90)])
 def test_the_longest_chains_can_be_worked_with(text: str, tmp_path: Path) -> None:
     path = tmp_path / "chain.yaml"

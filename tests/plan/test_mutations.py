@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import os
 import shutil
 from pathlib import Path
 
 import devices  # noqa: F401  # where kernels run is settled before triton is imported
 import pytest
+from inner_run import failures
 
 from attnforge.expressions import linear_forms
 from attnforge.expressions.tree import Node
@@ -150,33 +148,6 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "chunks a hundred times as long": ("llama4_chunked", "8192", "819200", "numbers"),
     "rows written to the first sequence": ("packed_causal", "(q_offset.to(tl.int64) * Hq + h) * DV", "h * DV"),
 }  # fmt: skip
-
-
-class Failures:
-    """What a run of pytest inside this process finds."""
-
-    def __init__(self) -> None:
-        self.reports: list[pytest.TestReport] = []
-
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Called by pytest: most faults show in values, which come after much else in a suite."""
-        items.sort(key=lambda item: not item.name.startswith("test_values"))
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Called by pytest."""
-        if report.failed:
-            self.reports.append(report)
-
-
-def failures(suite: Path, *options: str) -> list[pytest.TestReport]:
-    """The first failure of a suite, in a process that has imported torch and triton already."""
-    found = Failures()
-    # the last of these plugins collects garbage at the end, which takes longer than many a test
-    without = [f"-pno:{plugin}" for plugin in ("cacheprovider", "xdist", "unraisableexception")]
-    quiet = ["-q", "-x", "-c", os.devnull, f"--rootdir={suite.parents[1]}", *without]
-    with contextlib.redirect_stdout(io.StringIO()):
-        pytest.main([*quiet, *options, str(suite)], plugins=[found])
-    return found.reports
 
 
 @pytest.mark.parametrize("fault", FAULTS)

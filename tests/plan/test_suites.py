@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 import torch
 from devices import INTERPRETER
+from inner_run import failures
 from random_specs import RandomSpec, suite, write
 
 from attnforge.gpu import calls
@@ -107,6 +108,72 @@ def test_right_kernels_are_accepted(name: str, tmp_path: Path) -> None:
     module = made(name, text, tmp_path)
     (case,) = (case for case in module.CASES if str(case) == title)
     module.check(case)
+
+
+# specs that not every test of a suite suits: those that could take a right package for a wrong one, the spec
+UNUSUAL = {
+    "sink_of_sums": ("without_keys", "sink: true\nmask: [causal]\nscore: [log_decay]\n"),
+    "sums_that_count_twice": ("large_value", "mask: [causal]\nscore: [log_decay, log_decay]\n"),
+    "sums_under_a_cap": (
+        "large_value",
+        "layout: packed\nmask: [causal]\nscore:\n  - log_decay\n  - softcap: {cap: 4.0}\n",
+    ),
+    "sums_both_ways": ("large_value", "score: [log_decay]\n"),
+    "sums_of_little": (
+        "large_value",
+        """mask: [causal]
+score: [expr: "score + sqrt(1000 + w[q]) - sqrt(1000 + w[k])"]
+inputs: {w: {axes: [batch, token, head], scan: cumsum, min: -1, max: 0, grad: true}}
+""",
+    ),
+    "own_key_dropped": ("dropout", 'layout: packed\ndropout: true\nmask: [expr: "k <= q - 3"]\n'),
+    "nothing_to_drop": ("dropout", 'dropout: true\nmask: [expr: "k < q and k > q + 3"]\n'),
+    "next_to_nothing_to_drop": ("dropout", 'dropout: true\nmask: [expr: "k == 1 and q == 2"]\n'),
+    "zero_outside": ("visited", 'mask: [causal]\ndomain: {min: 0.5}\nscore: [expr: "sqrt(score - 0.5)"]\n'),
+    "no_weight_far_away": (
+        "visited",
+        'mask:\n  - causal\n  - sliding_window: {size: 4096}\nscore: [expr: "score - abs(q - k)"]\n',
+    ),
+    "a_root": ("test_scale", 'domain: {min: 0.1}\nscore: [expr: "score ** 0.5"]\n'),
+    "a_third_power": ("test_scale", 'heads: equal\nscore: [expr: "score ** 3 / 32"]\n'),
+    "large_heads_that_turn": ("copy_no_tiles or float16", "rope: {layout: half, dims: 32}\n"),
+    "few_blocks": (
+        "least_number",
+        'score: [expr: "score + b0"]\ninputs: {b0: {axes: [head, "query // 16", "key // 16"]}}\n',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_no_false_alarm_for(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tests, text = UNUSUAL[name]
+    write(RandomSpec(name, f"name: {name}\n{text}"), tmp_path)
+    monkeypatch.setenv(INTERPRETER, "1")
+    found = failures(tmp_path / name / f"test_{name}.py", "-k", tests)
+    assert not found, found[0].longreprtext
+
+
+# of some of these: the tests and the spec, what stands in the kernels, what is put in its place
+STILL = {
+    "what_rounding_left_of_sums": (
+        *UNUSUAL["sums_under_a_cap"],
+        ("(sums - rounded.to(tl.float64)).to(tl.float32)", "0.0 * rounded"),
+    ),
+    "weights_not_made_up_for": (*UNUSUAL["own_key_dropped"], ("[:, None] * rescale", "[:, None]")),
+}
+
+
+@pytest.mark.parametrize("name", STILL)
+def test_a_fault_still_shows_in(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tests, text, (right, wrong) = STILL[name]
+    write(RandomSpec(name, f"name: {name}\n{text}"), tmp_path)
+    kernels = tmp_path / name / "kernels.py"
+    whole = kernels.read_text()
+    assert right in whole
+    kernels.write_text(whole.replace(right, wrong))
+    monkeypatch.setenv(INTERPRETER, "1")
+    (failure,) = failures(tmp_path / name / f"test_{name}.py", "-k", f"({tests}) and not values")
+    assert "AssertionError" in failure.longreprtext
 
 
 def test_chance_rounds_to_the_neighbours_and_keeps_what_is_exact(tmp_path: Path) -> None:

@@ -15,7 +15,12 @@ def _divided(a: float, b: float) -> float:
     return a / b
 
 
-_OPERATIONS = OPERATIONS | {"/": _divided}
+def _raised(a: float, b: float) -> float:
+    power: float | complex = a**b
+    return math.nan if isinstance(power, complex) else power
+
+
+_OPERATIONS = OPERATIONS | {"/": _divided, "**": _raised}
 
 Value = int | float | bool
 Function = Callable[[Mapping[str, object]], Value]

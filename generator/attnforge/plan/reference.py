@@ -68,6 +68,8 @@ class Oracle:
     sample_sizes: dict[str, str]  # the sizes that these texts name -> their text
     narrowed: list[tuple[str, tuple[int, ...]]]  # inputs, and axes of them that a test gives a size of 1
     summed: list[tuple[str, int]]  # inputs that kernels see running sums of, and the axis of these
+    large: list[tuple[str, int, list[int], float]]  # the same, tokens, a value that leaves later sums exact
+    steep: bool  # whether scores of a hundred are too many for its terms
     added: tuple[str, ...]  # inputs of pairs that are added to the score last: they may hide what they stand beside
     faint: bool  # whether terms may give scores that are finite, but not in the kernels' units
     optional: tuple[str, ...]  # keywords that may be left out
@@ -140,6 +142,8 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
         sample_sizes=suite_inputs.sizes(samples.values(), spec),
         narrowed=suite_inputs.narrowed({name: axes for name, axes in broad.items() if axes}),
         summed=suite_inputs.summed(spec),
+        large=suite_inputs.large(spec),
+        steep=suite_cases.steep(spec),
         added=_added(own, inputs),
         faint=any(inputs[str(n.value)].dtype == "float" for n in read),
         optional=tuple(a.name for a in arguments if a.optional or a.default),

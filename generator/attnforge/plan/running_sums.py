@@ -55,12 +55,13 @@ def in_kernels(spec: Spec, own: str) -> Spec:
 def largest_reset(spec: Spec, given: Input) -> float:
     """The largest value of a running sum's input that begins a document.
 
-    Where a score is nothing but raised by the difference of two sums and each query sees its own key, weights across a
-    large negative value are 0 whatever stands there: such a value begins a document too, and rounds no later sum.
+    Where a score is nothing but raised by the difference of two sums and each query sees its own key and none after it,
+    weights across a large negative value are 0 whatever stands there: such a value begins a document too, and rounds no
+    later sum. Elsewhere it costs those of its own tile their last digits.
     """
     reads = [Node("input", (place,), given.name, given.dtype) for place in (_Q, _K)]
     below = [term for term in spec.scores if given.name in {n.value for n in term.score.walk()}]
-    if len(below) != 1 or not _sees_itself(spec):
+    if len(below) != 1 or not _causal(spec) or not _sees_itself(spec):
         return -math.inf
     after = spec.scores[spec.scores.index(below[0]) + 1 :]
     slopes = {SCORE: 1, reads[0]: 1, reads[1]: -1}
@@ -98,7 +99,13 @@ def _holds(node: Node) -> bool:
 
 
 def _causal(spec: Spec) -> bool:
-    return any(mask.keep == Node("<=", (_K, _Q), None, "bool") for mask in spec.masks)
+    return any(_ends_at_query(mask.keep) for mask in spec.masks)
+
+
+def _ends_at_query(node: Node) -> bool:
+    if node.op == "and":
+        return any(map(_ends_at_query, node.args))
+    return node == Node("<=", (_K, _Q), None, "bool")
 
 
 def _part(given: Input, word: str, part: int) -> Input:

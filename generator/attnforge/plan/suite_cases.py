@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -23,6 +24,9 @@ ROWS = 12  # queries of the cases that are made here
 LONGEST = 2**14  # keys of them at most
 _STEP = 2  # from a row that is looked at to the next one; a number that a length was made of is the place of one
 _SEEDS = 3  # draws of the call's tensors, in all of which a number has to decide
+_HUNDREDS = (-120.0, -40.0, 40.0, 120.0)  # scores that a scale of 8 leads to
+_STEEPEST = 5000  # how many times a score's relative error a softmax bears; gradients of float32 bear twice as much
+_SPARSE = 7  # from a place that is tried with such scores to the next one
 _FAINT = 1e-5  # of a score: less is not told from roundings
 _BOUNDS = "#bounds"  # in an Env, where no input is called that
 
@@ -50,6 +54,12 @@ def cases(spec: Spec) -> tuple[tuple[int, int], ...]:
         if not any(own.differ(other, longer) for longer in found):
             found.append(shape)
     return tuple(found)
+
+
+def steep(spec: Spec) -> bool:
+    """True if scores of a hundred leave a softmax that rounding decides, as of a score's third power."""
+    own = _Terms(spec)
+    return bool(spec.scores) and any(own.steepness(env, score) > _STEEPEST for env in own.seen() for score in _HUNDREDS)
 
 
 def _terms(spec: Spec) -> list[Node]:
@@ -131,6 +141,19 @@ class _Terms:
         change = _Change(self, other)
         return all(any(change.decides(env, own) for env, own in self._at(shape, seed)) for seed in range(_SEEDS))
 
+    def seen(self) -> Iterator[Env]:
+        """Some places of a usual call that the masks show."""
+        yield from (env for env, own in self._at(USUAL, 0)[::_SPARSE] if own.scores)
+
+    def steepness(self, env: Env, score: float) -> float:
+        """By what multiple of its relative change a score changes the last term's result."""
+        try:
+            *_, near = _scores(self.scores, env, score)
+            *_, far = _scores(self.scores, env, score * (1 + _FAINT))
+        except ArithmeticError:
+            return math.inf
+        return abs(far - near) / _FAINT
+
     def _at(self, shape: tuple[int, int], seed: int) -> list[tuple[Env, _Outcome]]:
         if (shape, seed) not in self._found:
             reads = [_Read(given) for given in self.spec.inputs]
@@ -183,7 +206,7 @@ class _Change:
             *_, score = _scores(self._scores, env, own.scores[self._first])
         except ArithmeticError:
             return False
-        return not abs(own.scores[-1] - score) <= _FAINT * max(1, abs(own.scores[-1]))
+        return abs(own.scores[-1] - score) > _FAINT * max(1, abs(own.scores[-1]))
 
 
 def _places(spec: Spec, shape: tuple[int, int], seed: int) -> Iterator[Env]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from ..expressions.inputs import ROW_AXES, Input, RuntimeOption
 from ..language.spec import Spec
-from . import storage, tile_ranges
+from . import running_sums, storage, tile_ranges
 from .arguments import Argument
 from .statements import names
 
@@ -60,6 +60,20 @@ def summed(spec: Spec) -> list[tuple[str, int]]:
     """The inputs that kernels see running sums of, and the axis of their tokens in a call's tensors."""
     kept = storage.of(spec).kept
     return [(x.name, [axis.kind for axis in kept(x)].index("token")) for x in spec.inputs if x.scan]
+
+
+def large(spec: Spec) -> list[tuple[str, int, list[int], float]]:
+    """The same, with tokens and a large value there, after which sums have to be exact.
+
+    What the first token has stands in all sums. A value between others stays out of them where it begins a document;
+    elsewhere the sums of a tile that it falls into lie far apart, and are only as exact as large numbers are.
+    """
+    given, found = {x.name: x for x in spec.inputs}, []
+    for name, axis in summed(spec):
+        resets = running_sums.largest_reset(spec, given[name])
+        values = [([0], -3000.0), *([([3, 40], -1e9)] if resets >= -1e9 else [])]
+        found += [(name, axis, *value) for value in values if between(given[name], value[1]) == value[1]]
+    return found
 
 
 def between(argument: Argument | Input | RuntimeOption, value: float) -> float:

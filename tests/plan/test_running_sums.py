@@ -1,0 +1,48 @@
+"""Which large values of what is summed over tokens begin a document, and which do not."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import devices  # noqa: F401  # where kernels run is settled before triton is imported
+import pytest
+import torch
+from random_specs import RandomSpec, suite, write
+
+from attnforge.language import spec
+from attnforge.plan import running_sums
+from attnforge.source import resources
+
+RESETS = {
+    "causal": ("mask: [causal]\nscore: [log_decay]", -4096.0),
+    "in_chunks": ("mask: [chunked: {size: 64}]\nscore: [log_decay]", -4096.0),
+    # the keys behind it weigh more for the queries before it, not less
+    "both_ways": ("score: [log_decay]", -math.inf),
+    "behind_or_near": ("mask: [any: [causal, {expr: 'k < 8'}]]\nscore: [log_decay]", -math.inf),
+    # a query may see nothing but what lies across it
+    "without_itself": ("mask: [expr: 'k < q']\nscore: [log_decay]", -math.inf),
+    "under_a_cap": ("mask: [causal]\nscore:\n  - log_decay\n  - softcap: {cap: 4.0}", -math.inf),
+    "twice": ("mask: [causal]\nscore: [log_decay, log_decay]", -math.inf),
+}
+
+
+@pytest.mark.parametrize("name", RESETS)
+def test_what_begins_a_document(name: str, tmp_path: Path) -> None:
+    text, expected = RESETS[name]
+    path = tmp_path / f"{name}.yaml"
+    path.write_text(f"name: {name}\n{text}\n")
+    own = spec.load(path, terms=resources.terms_for(path))
+    assert running_sums.largest_reset(own, own.inputs[0]) == expected
+
+
+@pytest.mark.slow
+def test_a_large_value_hides_nothing_from_queries_before_it(tmp_path: Path) -> None:
+    write(RandomSpec("both_ways", "name: both_ways\nscore: [log_decay]\n"), tmp_path)
+    module = suite(tmp_path, "both_ways")
+    inputs = module.make_inputs(module.SMALL)
+    inputs["log_decay"][:, 20] = -5000.0
+    got, expected = (
+        module.VARIANT.run(inputs, function=f)["out"] for f in (module.checks.attention, module.checks.reference)
+    )
+    torch.testing.assert_close(got, expected, rtol=1e-2, atol=1e-2)

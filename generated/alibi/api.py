@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  68a107dd7ceffad1
-#   text hash     9bcb26b490aeee21
+#   content hash  08454feae71a656e
+#   text hash     827bddaeca655625
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  68a107dd7ceffad1
-#   text hash     9848d244155ac1fd
+#   content hash  08454feae71a656e
+#   text hash     a23ec2604a4c803f
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

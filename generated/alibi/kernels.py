@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  68a107dd7ceffad1
-#   text hash     19f08761471d91fb
+#   content hash  08454feae71a656e
+#   text hash     fc927b19aa1bd9ad
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

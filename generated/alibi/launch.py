@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  68a107dd7ceffad1
-#   text hash     80c7567b3c078927
+#   content hash  08454feae71a656e
+#   text hash     2f94525b83462213
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

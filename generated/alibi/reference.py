@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  68a107dd7ceffad1
-#   text hash     2b7e989fa3a78390
+#   content hash  08454feae71a656e
+#   text hash     7277ea724c00d27b
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9e91fc33e276fe8a
-#   text hash     e553564e083b7bc4
+#   content hash  cf50dc761cdf7488
+#   text hash     e2ddc58f7c4e7996
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

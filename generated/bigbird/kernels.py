@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9e91fc33e276fe8a
-#   text hash     c18938fdd4cfa6e5
+#   content hash  cf50dc761cdf7488
+#   text hash     8cad6a5f16d966aa
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9e91fc33e276fe8a
-#   text hash     2113d84a09f19a5d
+#   content hash  cf50dc761cdf7488
+#   text hash     fdeaea557d524e10
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9e91fc33e276fe8a
-#   text hash     2f064ee1ee2bc364
+#   content hash  cf50dc761cdf7488
+#   text hash     f2e0e741dd7ff2ce
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9e91fc33e276fe8a
-#   text hash     054f8f0d0f8bbc61
+#   content hash  cf50dc761cdf7488
+#   text hash     d29f6059dec54969
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  793693cc636e0ea7
-#   text hash     569e091c2e31f501
+#   content hash  fd82b7ccbff34a81
+#   text hash     86142241fa2040ff
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

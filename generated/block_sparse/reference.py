@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  793693cc636e0ea7
-#   text hash     0e7092796d0c72c1
+#   content hash  fd82b7ccbff34a81
+#   text hash     cfdce7fe242cb091
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  793693cc636e0ea7
-#   text hash     ddf2566986644e1a
+#   content hash  fd82b7ccbff34a81
+#   text hash     3829f08dcb42c526
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  793693cc636e0ea7
-#   text hash     d88b7dacc99a68be
+#   content hash  fd82b7ccbff34a81
+#   text hash     86a784e5451c936a
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

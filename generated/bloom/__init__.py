@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d86cf84d9f1187fb
-#   text hash     938455b716065c0e
+#   content hash  e10079d1967cd1e1
+#   text hash     a3bb0bbb79947f42
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

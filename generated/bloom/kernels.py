@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d86cf84d9f1187fb
-#   text hash     fb4b95af878f2abc
+#   content hash  e10079d1967cd1e1
+#   text hash     4a3a74218246c793
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

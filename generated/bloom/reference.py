@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d86cf84d9f1187fb
-#   text hash     afebe54f60ffba02
+#   content hash  e10079d1967cd1e1
+#   text hash     5774d277bc0cb0f3
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

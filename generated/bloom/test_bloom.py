@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d86cf84d9f1187fb
-#   text hash     aaa4841e7c3b28f2
+#   content hash  e10079d1967cd1e1
+#   text hash     67c33e8445d19c75
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d86cf84d9f1187fb
-#   text hash     f1b62e0707820366
+#   content hash  e10079d1967cd1e1
+#   text hash     5af14e51c8614ce9
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5a48f7cee7507e9c
-#   text hash     35bf17b10380ff8e
+#   content hash  55ad71f0a407dc5a
+#   text hash     c9b312be1835e530
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5a48f7cee7507e9c
-#   text hash     3767fcd64bfa0ee2
+#   content hash  55ad71f0a407dc5a
+#   text hash     c6f595e5f157395f
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

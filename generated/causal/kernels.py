@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5a48f7cee7507e9c
-#   text hash     f96548c63203197f
+#   content hash  55ad71f0a407dc5a
+#   text hash     f19f52d938093673
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5a48f7cee7507e9c
-#   text hash     df6a872a4abf12ea
+#   content hash  55ad71f0a407dc5a
+#   text hash     0e4ccae3e09de4d8
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

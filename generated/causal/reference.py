@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5a48f7cee7507e9c
-#   text hash     48bb1513871b51b4
+#   content hash  55ad71f0a407dc5a
+#   text hash     320bc09ac6df919c
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5a48f7cee7507e9c
-#   text hash     d096bf241941960f
+#   content hash  55ad71f0a407dc5a
+#   text hash     5f0913685d0ad7d7
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

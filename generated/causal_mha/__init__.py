@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0393c6baa66139b2
-#   text hash     1b9f3e00ac7a135e
+#   content hash  69b49b40f6969fc8
+#   text hash     e69cb4adc1c45958
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

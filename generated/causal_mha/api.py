@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0393c6baa66139b2
-#   text hash     d68af0d11d8b5edc
+#   content hash  69b49b40f6969fc8
+#   text hash     a67d7d3277006aa0
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

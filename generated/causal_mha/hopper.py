@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0393c6baa66139b2
-#   text hash     6f3deca649aec657
+#   content hash  69b49b40f6969fc8
+#   text hash     52eaf5069e5b518d
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0393c6baa66139b2
-#   text hash     6f9c43ec837491f3
+#   content hash  69b49b40f6969fc8
+#   text hash     4fd1faeca4cd813e
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

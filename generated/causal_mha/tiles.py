@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0393c6baa66139b2
-#   text hash     241f046d214db4f6
+#   content hash  69b49b40f6969fc8
+#   text hash     0754bb1bc145db82
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

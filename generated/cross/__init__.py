@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  638adfc7c25509aa
-#   text hash     982ff217247edcc0
+#   content hash  42b0ad50a5ae3124
+#   text hash     aa7a140b1d10be24
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  638adfc7c25509aa
-#   text hash     ef11965a51b359be
+#   content hash  42b0ad50a5ae3124
+#   text hash     f6575c5a5a4efd91
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  638adfc7c25509aa
-#   text hash     2f0fd188c271b130
+#   content hash  42b0ad50a5ae3124
+#   text hash     f79396e68ecf2353
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

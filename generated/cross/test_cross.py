@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  638adfc7c25509aa
-#   text hash     2342bfcba4e249e0
+#   content hash  42b0ad50a5ae3124
+#   text hash     1ca31c541c0875bd
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  638adfc7c25509aa
-#   text hash     df9a7ea1b550d911
+#   content hash  42b0ad50a5ae3124
+#   text hash     6e8fdb2af1a8e99a
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  2e619af503aca0dd
-#   text hash     a7e0762a9ef69272
+#   content hash  aebc92d8db92e577
+#   text hash     107b5c223ddf73c4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  2e619af503aca0dd
-#   text hash     1f53f020e030d0c3
+#   content hash  aebc92d8db92e577
+#   text hash     ca57da4594e5f2ce
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

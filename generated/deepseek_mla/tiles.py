@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  2e619af503aca0dd
-#   text hash     c0d9868c8b2d3afa
+#   content hash  aebc92d8db92e577
+#   text hash     02878ed3a8117030
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  da31e4d20a56fc48
-#   text hash     2987f392bda1e110
+#   content hash  1dc0991303d9d277
+#   text hash     d1bf2154b7917fb5
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

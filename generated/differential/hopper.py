@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  da31e4d20a56fc48
-#   text hash     dabd5510128282d6
+#   content hash  1dc0991303d9d277
+#   text hash     6cd33f8469c5e54c
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  da31e4d20a56fc48
-#   text hash     fe76158926822415
+#   content hash  1dc0991303d9d277
+#   text hash     cf3d4c59ea1c56f2
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

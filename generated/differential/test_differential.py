@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  da31e4d20a56fc48
-#   text hash     0bd466cc8d74eead
+#   content hash  1dc0991303d9d277
+#   text hash     9bbeff5a211debad
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  da31e4d20a56fc48
-#   text hash     c87f04ff65ce9381
+#   content hash  1dc0991303d9d277
+#   text hash     5bd65b1ff8daa432
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

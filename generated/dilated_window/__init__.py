@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9d3f8dd8124fb3c4
-#   text hash     bc166a0bf8799d8c
+#   content hash  0d0801fa67bcdb54
+#   text hash     75ba49626f47851f
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9d3f8dd8124fb3c4
-#   text hash     ec60e02fb24e8a41
+#   content hash  0d0801fa67bcdb54
+#   text hash     763991318244e1b2
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

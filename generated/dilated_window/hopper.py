@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9d3f8dd8124fb3c4
-#   text hash     175c2bd82b3d0585
+#   content hash  0d0801fa67bcdb54
+#   text hash     6fab564d901e1692
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9d3f8dd8124fb3c4
-#   text hash     3beb91eab4309f88
+#   content hash  0d0801fa67bcdb54
+#   text hash     a302fdfe65e9484b
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

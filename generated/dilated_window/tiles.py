@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9d3f8dd8124fb3c4
-#   text hash     61f467d3fba6138d
+#   content hash  0d0801fa67bcdb54
+#   text hash     1f42f8e580349056
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

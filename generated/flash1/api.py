@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f60a01ef32b5ed2c
-#   text hash     6926b0d6402194f1
+#   content hash  99f5ede32aaae1be
+#   text hash     f0ee5fd26559624b
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

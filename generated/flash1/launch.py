@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f60a01ef32b5ed2c
-#   text hash     f3d13a7d51ba3bd1
+#   content hash  99f5ede32aaae1be
+#   text hash     d5b49d8cc1e5585a
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f60a01ef32b5ed2c
-#   text hash     dad489026a63f075
+#   content hash  99f5ede32aaae1be
+#   text hash     b60af5761d0d9d51
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f60a01ef32b5ed2c
-#   text hash     9d0505cf60fbcd01
+#   content hash  99f5ede32aaae1be
+#   text hash     54b04ba13c699ea7
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

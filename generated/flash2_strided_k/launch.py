@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  20bab7d1056c896d
-#   text hash     02c16c8cc6ec63e1
+#   content hash  98084891c61ada70
+#   text hash     c18d23cc0b60f59b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  20bab7d1056c896d
-#   text hash     b66d48c047f9050b
+#   content hash  98084891c61ada70
+#   text hash     e4aedfddba81b28f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

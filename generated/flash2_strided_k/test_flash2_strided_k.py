@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  20bab7d1056c896d
-#   text hash     8cae0602f07559b8
+#   content hash  98084891c61ada70
+#   text hash     2d66c9df09a708a7
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  20bab7d1056c896d
-#   text hash     fd040bb86b1942b6
+#   content hash  98084891c61ada70
+#   text hash     ce392ad2f0d9c038
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

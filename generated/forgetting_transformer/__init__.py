@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8193db696c5dddc0
-#   text hash     0940e5eb919a3c9a
+#   content hash  641076e135762146
+#   text hash     f3c8104d762e2f16
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8193db696c5dddc0
-#   text hash     bcc0bfe5a1044017
+#   content hash  641076e135762146
+#   text hash     652a68e82f4abefd
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8193db696c5dddc0
-#   text hash     0893a9a2667fb906
+#   content hash  641076e135762146
+#   text hash     aa065436fb43d9aa
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

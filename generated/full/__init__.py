@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a262d7f8656af027
-#   text hash     3c4e753de54cca60
+#   content hash  5dc7c79475be8927
+#   text hash     4831114d6e70c052
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

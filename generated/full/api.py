@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a262d7f8656af027
-#   text hash     ab7007f99bf4ded5
+#   content hash  5dc7c79475be8927
+#   text hash     367751ee4669749d
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

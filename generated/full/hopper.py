@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a262d7f8656af027
-#   text hash     33c9893ef750f55d
+#   content hash  5dc7c79475be8927
+#   text hash     986037da2d8e24a7
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

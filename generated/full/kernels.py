@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a262d7f8656af027
-#   text hash     588d57bf70771825
+#   content hash  5dc7c79475be8927
+#   text hash     caf2f68818039455
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a262d7f8656af027
-#   text hash     5c5ccee9dc0aa8f9
+#   content hash  5dc7c79475be8927
+#   text hash     eb05ede208cb08c7
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

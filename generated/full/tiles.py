@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a262d7f8656af027
-#   text hash     a37cde143d027898
+#   content hash  5dc7c79475be8927
+#   text hash     dba2d17ed9862e47
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  17dabdaea2755865
-#   text hash     ff9177d53d55b1b6
+#   content hash  f049559b917fb37c
+#   text hash     c85bd55a49888b0d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  17dabdaea2755865
-#   text hash     1aa4e27a9ed6b012
+#   content hash  f049559b917fb37c
+#   text hash     04ffe40bf5e1c97a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  17dabdaea2755865
-#   text hash     77e3180cffbc07ee
+#   content hash  f049559b917fb37c
+#   text hash     235bf334e873739e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  17dabdaea2755865
-#   text hash     d80186ddab8dd2c1
+#   content hash  f049559b917fb37c
+#   text hash     c3392b638314af53
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  23b62899242510d4
-#   text hash     91b25d2c3d6f63d7
+#   content hash  5c1e91c1ee872014
+#   text hash     5e2875ae4eef57fb
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

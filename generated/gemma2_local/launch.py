@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  23b62899242510d4
-#   text hash     6deac7ae5c6cb361
+#   content hash  5c1e91c1ee872014
+#   text hash     fce70b97ad12f236
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

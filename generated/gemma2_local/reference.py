@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  23b62899242510d4
-#   text hash     21c2c4d728eb12c5
+#   content hash  5c1e91c1ee872014
+#   text hash     4aa8ff39cb761c82
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

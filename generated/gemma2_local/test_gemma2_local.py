@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  23b62899242510d4
-#   text hash     58082bfc06796a9b
+#   content hash  5c1e91c1ee872014
+#   text hash     7f424b2f7a31cfe8
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

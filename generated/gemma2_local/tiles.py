@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  23b62899242510d4
-#   text hash     5f6643ea5a1b27f3
+#   content hash  5c1e91c1ee872014
+#   text hash     2d63634369216e6a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5aa36279fa944faf
-#   text hash     94fac625ce91baaf
+#   content hash  5087d6e0632de6d3
+#   text hash     803c71ae281feada
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

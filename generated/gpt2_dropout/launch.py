@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5aa36279fa944faf
-#   text hash     d220e6c2a8233108
+#   content hash  5087d6e0632de6d3
+#   text hash     48e385d75d01b1cb
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

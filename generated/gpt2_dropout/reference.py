@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5aa36279fa944faf
-#   text hash     5b50125e52cdadc4
+#   content hash  5087d6e0632de6d3
+#   text hash     2ac0d1e899788f3b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5aa36279fa944faf
-#   text hash     fae9d5bc54a6e5be
+#   content hash  5087d6e0632de6d3
+#   text hash     d7960cd20ce4667d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

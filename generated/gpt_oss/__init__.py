@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bbd3f83bccb58b36
-#   text hash     7db133eadf0742da
+#   content hash  d0e8dd4b905bc983
+#   text hash     da43db1d6fb6039b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bbd3f83bccb58b36
-#   text hash     234e4dc22dcd31b3
+#   content hash  d0e8dd4b905bc983
+#   text hash     5362b920d6847d70
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

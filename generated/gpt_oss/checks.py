@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/tests/checks.py.jinja
-#   content hash  82655cf977d12ab1
-#   text hash     2278cede80418748
+#   content hash  530cf1ff973e67b1
+#   text hash     e6fed4862fefb8ca
 #   render with   attnforge render SPEC
 """What suites check and by which rule; what is a variant's own stands in the test file beside it.
 
@@ -161,8 +161,7 @@ def cases(small, *, packed, more_queries):
     else:
         heads = [(2, 2), (4, 1), (8, 2)] if GPU else [(2, 2), (4, 2)]
     sizes = [(16, 16), (24, 40), (40, 24), (64, 64), (80, 80), (96, 96), (128, 128), (192, 128), (256, 256)]
-    if not GPU:
-        sizes = sizes[:3]
+    sizes = [(max(size, small.D), v_size) for size, v_size in (sizes if GPU else sizes[:3])]
     dtypes = (torch.float16, torch.bfloat16, torch.float32) if GPU else (torch.float32,)
     if os.environ.get("ATTNFORGE_FULL") == "1":
         every = enumerate(itertools.product(pairs, sizes, dtypes))
@@ -279,7 +278,7 @@ class Variant:
         """An input that is added to scores may hide what it stands beside by the least number of its dtype."""
         __tracebackhide__ = True
         x = self.make_inputs(self.small)[name]
-        x[..., 3, :] = x[..., :5] = torch.finfo(x.dtype).min
+        x[..., x.shape[-2] // 2, :] = x[..., : x.shape[-1] // 2] = torch.finfo(x.dtype).min
         self.check(self.small, **{name: x})
 
     def check_gradient_alone(self, name):
@@ -577,13 +576,17 @@ def store_range(found_ptr, span, found, COUNT: tl.constexpr):
 
 
 def visible_keys(variant, inputs):
-    """Which keys each query of a single head sees, (rows, keys): those that have a weight in the reference."""
+    """Which keys each query of a single head sees, (rows, keys): those whose score the reference has not hidden."""
+    module, scores = sys.modules[reference.__module__], []
+    weighted = module._weighted
+    # a weight would be 0 of what is far below the others, too, and NaN where 0 is no score of the domain
     equal = {name: torch.zeros_like(inputs[name], dtype=torch.float64) for name in "qk"}
-    v = torch.zeros_like(inputs["v"][..., :1], dtype=torch.float64).requires_grad_()
-    still = {"dropout_p": 0.0, "seed": None} if variant.dropout else {}
-    out = reference(**widened(inputs) | equal | {"v": v} | still)
-    rows = torch.eye(out.numel(), dtype=torch.float64).view(-1, *out.shape)
-    return torch.autograd.grad(out, v, rows, is_grads_batched=True)[0].flatten(1) > 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            module, "_weighted", lambda score, v, **more: (scores.append(score), weighted(score, v, **more))[1]
+        )
+        reference(**widened(inputs) | equal)
+    return scores[0][0, 0] != -math.inf
 
 
 def by_tiles(visible, own, other):
@@ -624,13 +627,14 @@ class TestAnyVariant:
     def test_strides(self, variant, layout):
         variant.check(replace(variant.small, layout=layout))
 
-    @pytest.mark.parametrize("size", [16, 22])
-    def test_as_on_gpus_that_copy_no_tiles(self, variant, size, monkeypatch):
+    @pytest.mark.parametrize("more", [0, 6])
+    def test_as_on_gpus_that_copy_no_tiles(self, variant, more, monkeypatch):
         from . import runtime
 
         monkeypatch.setattr(runtime, "copies_tiles", lambda device: False)
         monkeypatch.setattr(runtime.LaunchCache, "known", {})
-        variant.check(replace(variant.small, D=size, Dv=size))
+        small = variant.small
+        variant.check(replace(small, D=min(small.D + more, 256), Dv=small.Dv + more))
 
     def test_outputs_are_written_in_full_and_the_same_each_time(self, variant):
         inputs = variant.make_inputs(variant.small)
@@ -817,23 +821,31 @@ class TestDropout:
     def test_dropout_is_a_matter_of_the_seed(self, variant):
         inputs = variant.make_inputs(variant.small)
         first, again, other = (attention(**inputs | {"seed": seed}) for seed in (5, 5, 5 + 2**32))
-        assert torch.equal(first, again) and not torch.equal(first, other)
+        assert torch.equal(first, again)
+        # chance may leave few rows the same
+        assert first.any(-1).sum() < 20 or not torch.equal(first, other)
         variant.check(variant.small, seed=5 + 2**32)
 
     def test_dropout_keeps_its_share_of_the_weights(self, variant):
         inputs = variant.make_inputs(replace(variant.small, q_lens=(200,), k_lens=(200,)))
         inputs["v"] = torch.ones_like(inputs["v"])
-        plain = attention(**inputs | {"dropout_p": 0.0, "seed": None})
-        dropped = attention(**inputs | {"dropout_p": 0.3})
-        assert abs(dropped.mean() / plain.mean() - 1) < 0.05
-        assert dropped.std() > plain.std()
+        plain, dropped = (attention(**inputs | {"dropout_p": share})[..., 0] for share in (0.0, 0.3))
+        apart = (dropped - plain)[plain > 0]  # of rows that see a key
+        if apart.numel() < 50:
+            pytest.skip("too few rows to tell a share from chance")
+        assert 0 < apart.mean().abs() < 4 * apart.std() / apart.numel() ** 0.5
 
     def test_dropout_makes_up_for_the_share_that_it_drops(self, variant):
-        inputs = variant.make_inputs(replace(variant.small, q_lens=(1,) * 20, k_lens=(1,) * 20))
-        inputs["v"] = torch.ones_like(inputs["v"])
+        inputs = variant.make_inputs(replace(variant.small, q_lens=(16,) * 20, k_lens=(16,) * 20))
+        # a row of out holds its weights
+        each = torch.eye(16, device=DEVICE).repeat(20, 1)[:, None].expand(-1, variant.small.Hkv, -1)
+        inputs["v"] = each.reshape(inputs["v"].shape)
         plain, dropped = (attention(**inputs | {"dropout_p": share}) for share in (0.0, 0.9))
-        steps = 65536 / (dropped / plain).max()  # weights that are kept are multiplied by 65536 over a whole number
-        assert steps.isfinite() and abs(steps - steps.round()) < 0.01
+        shares = (dropped / plain)[plain > 1e-3]
+        if shares.numel() < 100:
+            pytest.skip("too few weights for one in ten to be kept for certain")
+        steps = 65536 / shares[shares > 0].median()  # those that are kept are multiplied by 65536 over a whole number
+        assert abs(steps - steps.round()) < 0.01
 
     @pytest.mark.parametrize("share", [0.99, 0.999999])
     def test_dropout_of_almost_all(self, variant, share):

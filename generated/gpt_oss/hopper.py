@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bbd3f83bccb58b36
-#   text hash     a3f89939f7a97667
+#   content hash  d0e8dd4b905bc983
+#   text hash     f3d5839aed3b17a0
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -212,9 +212,9 @@ def work(
                 acc = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
                 # the sink is what every row has seen at first
                 sink = tl.load(sinks_ptr + tl.cast(h, tl.int64) * sinks_stride_head).to(tl.float32)
-                # an eighth of its weight is in each of the partial sums
                 # [64]
                 m = gl.full([64], sink * LOG2E, tl.float32, gl.SliceLayout(1, SCORES))
+                # an eighth of its weight in each of the partial sums
                 # [64, 8]
                 l = gl.full([64, 8], tl.where(sink == float("-inf"), 0.0, 1 / 8), tl.float32, SUMS)
                 stage = begun % Q_STAGES

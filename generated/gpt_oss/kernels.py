@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bbd3f83bccb58b36
-#   text hash     486e655f04b649a0
+#   content hash  d0e8dd4b905bc983
+#   text hash     6c542956001e1033
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 
@@ -353,9 +353,9 @@ def forward(
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     # the sink is what every row has seen at first
     sink = tl.load(sinks_ptr + tl.cast(h, tl.int64) * sinks_stride_head).to(tl.float32)
-    # an eighth of its weight is in each of the partial sums
     # [BLOCK_M]
     m = tl.full([BLOCK_M], sink * LOG2E, tl.float32)
+    # an eighth of its weight in each of the partial sums
     # [BLOCK_M, 8]
     l = tl.full([BLOCK_M, 8], tl.where(sink == float("-inf"), 0.0, 1 / 8), tl.float32)
     keys = (k_desc, v_desc, b, kv_h, k_len)

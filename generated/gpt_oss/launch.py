@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bbd3f83bccb58b36
-#   text hash     24947074543a7e39
+#   content hash  d0e8dd4b905bc983
+#   text hash     37c57c1f4fa804d8
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

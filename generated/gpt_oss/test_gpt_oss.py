@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bbd3f83bccb58b36
-#   text hash     d70be59d188cbd88
+#   content hash  d0e8dd4b905bc983
+#   text hash     d0c4db08c62a94e5
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  aa5c2eabf87c98b2
-#   text hash     9e4d934d7c6e3cc2
+#   content hash  16d4743d858e52a0
+#   text hash     52536c51b0282dc7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  aa5c2eabf87c98b2
-#   text hash     84784c076dea5b46
+#   content hash  16d4743d858e52a0
+#   text hash     aac8535b47c2ada4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -213,9 +213,9 @@ def work(
                 acc = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
                 # the sink is what every row has seen at first
                 sink = tl.load(sinks_ptr + tl.cast(h, tl.int64) * sinks_stride_head).to(tl.float32)
-                # an eighth of its weight is in each of the partial sums
                 # [64]
                 m = gl.full([64], sink * LOG2E, tl.float32, gl.SliceLayout(1, SCORES))
+                # an eighth of its weight in each of the partial sums
                 # [64, 8]
                 l = gl.full([64, 8], tl.where(sink == float("-inf"), 0.0, 1 / 8), tl.float32, SUMS)
                 stage = begun % Q_STAGES

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  aa5c2eabf87c98b2
-#   text hash     2baaf154e78bf8a5
+#   content hash  16d4743d858e52a0
+#   text hash     c2c904f2bdbf7306
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 
@@ -355,9 +355,9 @@ def forward(
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     # the sink is what every row has seen at first
     sink = tl.load(sinks_ptr + tl.cast(h, tl.int64) * sinks_stride_head).to(tl.float32)
-    # an eighth of its weight is in each of the partial sums
     # [BLOCK_M]
     m = tl.full([BLOCK_M], sink * LOG2E, tl.float32)
+    # an eighth of its weight in each of the partial sums
     # [BLOCK_M, 8]
     l = tl.full([BLOCK_M, 8], tl.where(sink == float("-inf"), 0.0, 1 / 8), tl.float32)
     keys = (k_desc, v_desc, b, kv_h, k_len)

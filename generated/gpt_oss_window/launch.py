@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  aa5c2eabf87c98b2
-#   text hash     e92f07385a20c35f
+#   content hash  16d4743d858e52a0
+#   text hash     f154cbcd019d50b6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

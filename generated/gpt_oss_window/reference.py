@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  aa5c2eabf87c98b2
-#   text hash     9d8f5cbdcc8e72d1
+#   content hash  16d4743d858e52a0
+#   text hash     cb61de54169982fa
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

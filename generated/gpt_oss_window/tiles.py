@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  aa5c2eabf87c98b2
-#   text hash     6e4618ae1fa5ab20
+#   content hash  16d4743d858e52a0
+#   text hash     3909d18386ed016b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

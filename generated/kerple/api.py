@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  686b76e3e02d4c01
-#   text hash     4522bb3094c15f9d
+#   content hash  c1c21111fc843410
+#   text hash     8f4dc2f3ba941a8d
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  686b76e3e02d4c01
-#   text hash     db9c3b86ed8e89b9
+#   content hash  c1c21111fc843410
+#   text hash     d6ea6890be959e26
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

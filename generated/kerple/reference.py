@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  686b76e3e02d4c01
-#   text hash     5750dd478d8c8e6b
+#   content hash  c1c21111fc843410
+#   text hash     ab53bd340d3b48ac
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

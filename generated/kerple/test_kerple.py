@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  686b76e3e02d4c01
-#   text hash     59592f140a295d79
+#   content hash  c1c21111fc843410
+#   text hash     7c8bbb51696e3ac3
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  686b76e3e02d4c01
-#   text hash     17221adbe4b2b0bc
+#   content hash  c1c21111fc843410
+#   text hash     1c1ec4c1ca01d920
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  53cbdf1d298653e3
-#   text hash     6bfc36e8dc7629e5
+#   content hash  bd9c67d5e2fa8bf2
+#   text hash     ab6e77517e2edc34
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

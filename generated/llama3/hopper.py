@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  53cbdf1d298653e3
-#   text hash     afeff37d5b16e811
+#   content hash  bd9c67d5e2fa8bf2
+#   text hash     fda192725288c449
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

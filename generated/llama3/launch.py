@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  53cbdf1d298653e3
-#   text hash     7ddb91c589096cfb
+#   content hash  bd9c67d5e2fa8bf2
+#   text hash     7d04df34de83d1f9
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  53cbdf1d298653e3
-#   text hash     e8b3c883bb93fef0
+#   content hash  bd9c67d5e2fa8bf2
+#   text hash     430f2d62904fe1d1
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

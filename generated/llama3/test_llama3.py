@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  53cbdf1d298653e3
-#   text hash     58b0c4fe0ac50a7a
+#   content hash  bd9c67d5e2fa8bf2
+#   text hash     0fb32a87cde114a1
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

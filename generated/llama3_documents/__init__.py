@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  6185f5a1847e73bd
-#   text hash     e790d5b7469fa12d
+#   content hash  b43795f749cce647
+#   text hash     ec9d24c6e1f2d6db
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  6185f5a1847e73bd
-#   text hash     c5cf108b459b5ec5
+#   content hash  b43795f749cce647
+#   text hash     28300141c2d7d9bb
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  6185f5a1847e73bd
-#   text hash     8d9ac6805b53aadf
+#   content hash  b43795f749cce647
+#   text hash     97cdfa56ca419a2f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

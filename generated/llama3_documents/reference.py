@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  6185f5a1847e73bd
-#   text hash     77cea88698a0ac70
+#   content hash  b43795f749cce647
+#   text hash     1dfcb90c8732d52e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  6185f5a1847e73bd
-#   text hash     e1dc98c1c2e5ed8f
+#   content hash  b43795f749cce647
+#   text hash     2c96c22cbd8ff6f4
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  871410bfe2bdc75f
-#   text hash     2bcfce5cc6951e3e
+#   content hash  91a34064d81feb0e
+#   text hash     103d142b6971f29f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

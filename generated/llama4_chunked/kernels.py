@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  871410bfe2bdc75f
-#   text hash     bde7d8f77c7400f9
+#   content hash  91a34064d81feb0e
+#   text hash     b45dcd7b371c6af0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

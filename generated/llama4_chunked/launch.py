@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  871410bfe2bdc75f
-#   text hash     fc58fe5b5985216d
+#   content hash  91a34064d81feb0e
+#   text hash     788727cafcd6f0a0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  871410bfe2bdc75f
-#   text hash     426edaa211181aa5
+#   content hash  91a34064d81feb0e
+#   text hash     405605eedba8f3d3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  871410bfe2bdc75f
-#   text hash     5d77e38b8c00f8fa
+#   content hash  91a34064d81feb0e
+#   text hash     3e774592a6b349b9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5617ff9dcc194a82
-#   text hash     9c5ac6427b09bf3b
+#   content hash  cdf79f458161fe65
+#   text hash     083acdf02f617077
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5617ff9dcc194a82
-#   text hash     03b6b97ba6a5e2f0
+#   content hash  cdf79f458161fe65
+#   text hash     560824ff6ab1e48a
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5617ff9dcc194a82
-#   text hash     4134da588b12ab23
+#   content hash  cdf79f458161fe65
+#   text hash     8a9b1132d4e2817e
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

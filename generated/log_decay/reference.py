@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5617ff9dcc194a82
-#   text hash     f63524e9036daa3e
+#   content hash  cdf79f458161fe65
+#   text hash     4d025ad208a31819
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5617ff9dcc194a82
-#   text hash     4c19f93e4b6f4147
+#   content hash  cdf79f458161fe65
+#   text hash     158894f4c990728c
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  62a1fabaa3de128a
-#   text hash     08d316a45c92950e
+#   content hash  eb90282452acffd3
+#   text hash     8a045184bdb5e2a3
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  62a1fabaa3de128a
-#   text hash     85d8f085c0f36245
+#   content hash  eb90282452acffd3
+#   text hash     c812c20a1e9719e6
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

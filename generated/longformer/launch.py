@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  62a1fabaa3de128a
-#   text hash     60231968594fdeb1
+#   content hash  eb90282452acffd3
+#   text hash     ec63fe790eb0b9d4
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  62a1fabaa3de128a
-#   text hash     0b4e05d22f587370
+#   content hash  eb90282452acffd3
+#   text hash     f70b37cf16d3167c
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  62a1fabaa3de128a
-#   text hash     ef7b32d6701f535a
+#   content hash  eb90282452acffd3
+#   text hash     0864de2ce725d965
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

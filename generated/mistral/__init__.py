@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bd5a2aced06897b2
-#   text hash     767e0b5515ab0ac0
+#   content hash  4653681892bcf3f1
+#   text hash     6f05142539f44eef
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bd5a2aced06897b2
-#   text hash     c9714cdea20fd597
+#   content hash  4653681892bcf3f1
+#   text hash     5a3747b2f961dfc0
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bd5a2aced06897b2
-#   text hash     ff21e5068fd83606
+#   content hash  4653681892bcf3f1
+#   text hash     83c34bc3ec1ba6a2
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

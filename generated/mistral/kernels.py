@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bd5a2aced06897b2
-#   text hash     a7d05abf9ac4e98b
+#   content hash  4653681892bcf3f1
+#   text hash     6f5e77aa0e4b9502
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bd5a2aced06897b2
-#   text hash     13e737ac2d63e350
+#   content hash  4653681892bcf3f1
+#   text hash     b6c79fc781378cfa
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

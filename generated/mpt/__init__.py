@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  19ab6d3a4247ef7a
-#   text hash     c3c64f73b0960588
+#   content hash  03dbe43882a6d1d0
+#   text hash     048b7871c1f82a77
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

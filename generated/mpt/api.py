@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  19ab6d3a4247ef7a
-#   text hash     bf360d52eed3b9ea
+#   content hash  03dbe43882a6d1d0
+#   text hash     fdb9b0e9011f695a
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  19ab6d3a4247ef7a
-#   text hash     a2a1a82b7368a77f
+#   content hash  03dbe43882a6d1d0
+#   text hash     b95659857773aca0
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  19ab6d3a4247ef7a
-#   text hash     cac063c2fe00ecf1
+#   content hash  03dbe43882a6d1d0
+#   text hash     c1c979c005245918
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  19ab6d3a4247ef7a
-#   text hash     764e3d77f9c42eb2
+#   content hash  03dbe43882a6d1d0
+#   text hash     b564150215eb48f3
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

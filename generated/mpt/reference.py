@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  19ab6d3a4247ef7a
-#   text hash     4688b9d5e0e73cab
+#   content hash  03dbe43882a6d1d0
+#   text hash     ded0f38ec71e6ad0
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

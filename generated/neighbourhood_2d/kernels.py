@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e255f625e88900ea
-#   text hash     ea9d235f3ddf0ef6
+#   content hash  6f09cf3707871390
+#   text hash     01b2f3bdbccf642f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e255f625e88900ea
-#   text hash     6ce8f1670a427cde
+#   content hash  6f09cf3707871390
+#   text hash     481191e46a3a3d91
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

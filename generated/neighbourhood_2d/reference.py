@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e255f625e88900ea
-#   text hash     7f13e164b9ab3957
+#   content hash  6f09cf3707871390
+#   text hash     ca9e103b7975a76d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f2947558bc10e3d2
-#   text hash     1541d0df5debb5d5
+#   content hash  8da45d98a56ab711
+#   text hash     92ac1eff44fa59d6
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f2947558bc10e3d2
-#   text hash     08790701b21e987e
+#   content hash  8da45d98a56ab711
+#   text hash     733511aff405732f
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -32,7 +32,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .kernels import LOG2E, clear_rows, find_rows, key_tiles, partial_row_sums
+from .kernels import LOG2E, find_rows, key_tiles, partial_row_sums
 
 copy_tile = runtime.gluon_copy_of_tiles()
 

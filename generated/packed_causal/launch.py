@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f2947558bc10e3d2
-#   text hash     aa2851b3acb8d7e5
+#   content hash  8da45d98a56ab711
+#   text hash     559088b3fb292242
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f2947558bc10e3d2
-#   text hash     83d94af3c1a18ec7
+#   content hash  8da45d98a56ab711
+#   text hash     3e765d97f1362fb8
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f2947558bc10e3d2
-#   text hash     ac7d2b83fee52854
+#   content hash  8da45d98a56ab711
+#   text hash     bc887ce2364ddab6
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0eca41c184e69eab
-#   text hash     9e8432ee21d971c8
+#   content hash  4dc535eb1f310ceb
+#   text hash     99f5ec8787a20110
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

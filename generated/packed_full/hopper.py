@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0eca41c184e69eab
-#   text hash     98d5d6067193a169
+#   content hash  4dc535eb1f310ceb
+#   text hash     b26afe2b845d289b
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -32,7 +32,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .kernels import LOG2E, clear_rows, find_rows, key_tiles, partial_row_sums
+from .kernels import LOG2E, find_rows, key_tiles, partial_row_sums
 
 copy_tile = runtime.gluon_copy_of_tiles()
 

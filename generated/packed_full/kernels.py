@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0eca41c184e69eab
-#   text hash     98e87a2fd28b1ea3
+#   content hash  4dc535eb1f310ceb
+#   text hash     1946b07bc86a55ab
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

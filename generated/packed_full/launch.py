@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0eca41c184e69eab
-#   text hash     1315e8903e15523d
+#   content hash  4dc535eb1f310ceb
+#   text hash     63c301c77de95a50
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0eca41c184e69eab
-#   text hash     2a1a020a51331fbf
+#   content hash  4dc535eb1f310ceb
+#   text hash     d38be95903175738
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  bad54e7ba24c88bd
-#   text hash     6634086fdedd6fb6
+#   content hash  61184d96f1ebd059
+#   text hash     3d35fe7bd476813f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  bad54e7ba24c88bd
-#   text hash     94b27ce946008877
+#   content hash  61184d96f1ebd059
+#   text hash     85676bbb9b4ba322
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -32,7 +32,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .kernels import LOG2E, clear_rows, find_rows, keep_documents, key_tiles, load_rows, load_vector, partial_row_sums
+from .kernels import LOG2E, find_rows, keep_documents, key_tiles, load_rows, load_vector, partial_row_sums
 
 copy_tile = runtime.gluon_copy_of_tiles()
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  bad54e7ba24c88bd
-#   text hash     bebfc886c17f7ac1
+#   content hash  61184d96f1ebd059
+#   text hash     097310a7dfd53874
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  bad54e7ba24c88bd
-#   text hash     addead38023d6e5a
+#   content hash  61184d96f1ebd059
+#   text hash     d255e8deedb7b583
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

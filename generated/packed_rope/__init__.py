@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  36bce22137c663f3
-#   text hash     efc2007565628843
+#   content hash  6cf72329f14abeac
+#   text hash     aeaff31450e0accd
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  36bce22137c663f3
-#   text hash     d1a3e518b8aee44e
+#   content hash  6cf72329f14abeac
+#   text hash     5b9e21b6092b24dc
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

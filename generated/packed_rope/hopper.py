@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  36bce22137c663f3
-#   text hash     8f0cc7fb87f52507
+#   content hash  6cf72329f14abeac
+#   text hash     048989012d1ab6e4
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -32,7 +32,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .kernels import LOG2E, clear_rows, find_rows, key_tiles, partial_row_sums
+from .kernels import LOG2E, find_rows, key_tiles, partial_row_sums
 
 copy_tile = runtime.gluon_copy_of_tiles()
 

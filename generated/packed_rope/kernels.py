@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  36bce22137c663f3
-#   text hash     7cea884356e4ac8a
+#   content hash  6cf72329f14abeac
+#   text hash     b5bfd9d9375540fb
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

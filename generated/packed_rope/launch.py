@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  36bce22137c663f3
-#   text hash     daeb796dcd216b32
+#   content hash  6cf72329f14abeac
+#   text hash     85d76e9fec1e5f64
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

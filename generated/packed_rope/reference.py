@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  36bce22137c663f3
-#   text hash     be8285ce29575339
+#   content hash  6cf72329f14abeac
+#   text hash     9d82bd4ab55465f0
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8f236eda980b090c
-#   text hash     057a245ca2e4b4d5
+#   content hash  7d0ed28a1710c730
+#   text hash     82f2c216e0601429
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8f236eda980b090c
-#   text hash     cde178af04435d8e
+#   content hash  7d0ed28a1710c730
+#   text hash     4bf088da635aee7f
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8f236eda980b090c
-#   text hash     4da0eaaf9edc8ae5
+#   content hash  7d0ed28a1710c730
+#   text hash     08697a0115c9a617
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8f236eda980b090c
-#   text hash     42e6a2a9287812ee
+#   content hash  7d0ed28a1710c730
+#   text hash     dd590514ae07ff2e
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  04d2529cd676636a
-#   text hash     61f57c24ee655ecb
+#   content hash  3d13fb978d96f0da
+#   text hash     70479d68ea834a33
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  04d2529cd676636a
-#   text hash     b2449138c51d9bfd
+#   content hash  3d13fb978d96f0da
+#   text hash     3cd80be52de7ce88
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

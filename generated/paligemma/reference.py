@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  04d2529cd676636a
-#   text hash     60fbcad8b2975825
+#   content hash  3d13fb978d96f0da
+#   text hash     c493b5f47a8f1700
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  04d2529cd676636a
-#   text hash     2f0c277d0c861ef3
+#   content hash  3d13fb978d96f0da
+#   text hash     49f778ef850f3441
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  04d2529cd676636a
-#   text hash     28c4d9b35599791d
+#   content hash  3d13fb978d96f0da
+#   text hash     e204aa040c3e381b
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

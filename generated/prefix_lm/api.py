@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c01158249c31c5d3
-#   text hash     978f4e0d7e621f74
+#   content hash  66d451885b04a764
+#   text hash     9d090239d3239266
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c01158249c31c5d3
-#   text hash     c93451ff313f57a7
+#   content hash  66d451885b04a764
+#   text hash     38b6bc829ee5573e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

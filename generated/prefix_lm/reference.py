@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c01158249c31c5d3
-#   text hash     e5b5587db09d2e92
+#   content hash  66d451885b04a764
+#   text hash     99360dfab66463aa
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

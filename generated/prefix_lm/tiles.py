@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c01158249c31c5d3
-#   text hash     0036a9258e1c5b28
+#   content hash  66d451885b04a764
+#   text hash     0c332089349a99c1
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4e9ffc1e382d922c
-#   text hash     53a350322c2b4c85
+#   content hash  0ddb8fcc637f59d0
+#   text hash     b65ac36d2402c3ef
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4e9ffc1e382d922c
-#   text hash     715b7c8a3202b6a4
+#   content hash  0ddb8fcc637f59d0
+#   text hash     7745b635d7695a64
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4e9ffc1e382d922c
-#   text hash     d06ef465cee8bb62
+#   content hash  0ddb8fcc637f59d0
+#   text hash     40cf557b7feb7454
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4e9ffc1e382d922c
-#   text hash     6d4949776aec50ba
+#   content hash  0ddb8fcc637f59d0
+#   text hash     47c0106cf0fcbdcd
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1a228e330d2c59c5
-#   text hash     762cc012338c6293
+#   content hash  5303af88c69406f2
+#   text hash     09bf23129995c6aa
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

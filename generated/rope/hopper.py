@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1a228e330d2c59c5
-#   text hash     a66d28e89e7a1c86
+#   content hash  5303af88c69406f2
+#   text hash     c2155e7f9d204d96
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

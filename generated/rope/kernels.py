@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1a228e330d2c59c5
-#   text hash     d0c536360b2ae003
+#   content hash  5303af88c69406f2
+#   text hash     e06e42beb915290d
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1a228e330d2c59c5
-#   text hash     a81195b7e2a1db92
+#   content hash  5303af88c69406f2
+#   text hash     1adcb46d742e07d3
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

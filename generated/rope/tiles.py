@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1a228e330d2c59c5
-#   text hash     4ada375d0287f597
+#   content hash  5303af88c69406f2
+#   text hash     95e8f8ebf399059b
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6005adc38ad25529
-#   text hash     7eb67b7b671f440a
+#   content hash  4fe5686c017494cf
+#   text hash     5cfb23d5fed93c10
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

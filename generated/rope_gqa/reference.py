@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6005adc38ad25529
-#   text hash     4de0dc2b64739ea7
+#   content hash  4fe5686c017494cf
+#   text hash     ee63d9951c90ea05
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

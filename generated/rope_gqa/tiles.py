@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6005adc38ad25529
-#   text hash     70e82af0bc8e4add
+#   content hash  4fe5686c017494cf
+#   text hash     e223f9396bf61126
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

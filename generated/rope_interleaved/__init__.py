@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4f4d2fda8d406fcc
-#   text hash     01eb321fa64f9cb7
+#   content hash  beaa89b3e3374d59
+#   text hash     f83a5a236a1ac3b4
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

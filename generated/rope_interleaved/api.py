@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4f4d2fda8d406fcc
-#   text hash     6f9b0a1f35ec21ea
+#   content hash  beaa89b3e3374d59
+#   text hash     22a8281ed65f6c24
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4f4d2fda8d406fcc
-#   text hash     6de472ed6280d91f
+#   content hash  beaa89b3e3374d59
+#   text hash     7e4c616f97aa267d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4f4d2fda8d406fcc
-#   text hash     eac62141fa3bdb0c
+#   content hash  beaa89b3e3374d59
+#   text hash     05ffbae83aef2db2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

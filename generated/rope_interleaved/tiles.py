@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4f4d2fda8d406fcc
-#   text hash     412e367c934c2ef8
+#   content hash  beaa89b3e3374d59
+#   text hash     31ead7565f65a2ef
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4c7c8cf5cd71877f
-#   text hash     e1bf5dc2ba28534d
+#   content hash  fa466e6ca20a94c2
+#   text hash     fe3c2742c4494e7a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

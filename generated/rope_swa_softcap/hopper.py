@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4c7c8cf5cd71877f
-#   text hash     4e190acd3dc09bc7
+#   content hash  fa466e6ca20a94c2
+#   text hash     b89ae9b8e5e9a1f0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4c7c8cf5cd71877f
-#   text hash     83d6b1d9e1090599
+#   content hash  fa466e6ca20a94c2
+#   text hash     b0454e84e198ea1b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4c7c8cf5cd71877f
-#   text hash     6d250c727be8a886
+#   content hash  fa466e6ca20a94c2
+#   text hash     eba09e8b024df17b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

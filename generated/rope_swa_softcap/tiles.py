@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4c7c8cf5cd71877f
-#   text hash     edee06cb99d0cf27
+#   content hash  fa466e6ca20a94c2
+#   text hash     f68015b99d362f5b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d257aa0c9e76d7bd
-#   text hash     ee4369034fcbb902
+#   content hash  c7a7164dc3766dbb
+#   text hash     f69f33bf7b13a762
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d257aa0c9e76d7bd
-#   text hash     ca656e65021b0e7c
+#   content hash  c7a7164dc3766dbb
+#   text hash     28ffaecfb438fd48
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

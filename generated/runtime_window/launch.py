@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d257aa0c9e76d7bd
-#   text hash     096f8070eb460224
+#   content hash  c7a7164dc3766dbb
+#   text hash     32b47ebd4e5983c7
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

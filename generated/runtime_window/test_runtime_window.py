@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d257aa0c9e76d7bd
-#   text hash     5f9af13c025e2873
+#   content hash  c7a7164dc3766dbb
+#   text hash     c4fa51a5e557f0c8
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

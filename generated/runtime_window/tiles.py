@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d257aa0c9e76d7bd
-#   text hash     ad0b1b460007733b
+#   content hash  c7a7164dc3766dbb
+#   text hash     91a28acb6c8fe543
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f6f12af683c13740
-#   text hash     e3daff3ce90645d3
+#   content hash  51dbd24791b9b25f
+#   text hash     053c7ad77ff80d57
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

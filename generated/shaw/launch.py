@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f6f12af683c13740
-#   text hash     ffdf6f03dfadd44c
+#   content hash  51dbd24791b9b25f
+#   text hash     0c05f925838b39bb
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

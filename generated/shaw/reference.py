@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f6f12af683c13740
-#   text hash     b848dc79597fc35b
+#   content hash  51dbd24791b9b25f
+#   text hash     0b3f902be01f34cf
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f6f12af683c13740
-#   text hash     5bbb7d520092d72b
+#   content hash  51dbd24791b9b25f
+#   text hash     2eded82bb8d02a38
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

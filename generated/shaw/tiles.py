@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f6f12af683c13740
-#   text hash     e72fee2dd5d50325
+#   content hash  51dbd24791b9b25f
+#   text hash     76e48a5b701d6adb
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

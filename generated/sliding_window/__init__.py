@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  832b8254b3b8f2f5
-#   text hash     cf63f50d0c555b1c
+#   content hash  7e2f234f46f0deb0
+#   text hash     100e71a1938ae4a4
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  832b8254b3b8f2f5
-#   text hash     72179c57c642013d
+#   content hash  7e2f234f46f0deb0
+#   text hash     da4ce7f438f00cb0
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  832b8254b3b8f2f5
-#   text hash     a06d603ff5940077
+#   content hash  7e2f234f46f0deb0
+#   text hash     0f833840eacbc9bd
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  832b8254b3b8f2f5
-#   text hash     8026d3a1a6df1314
+#   content hash  7e2f234f46f0deb0
+#   text hash     e9de6f607c03d2b7
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  832b8254b3b8f2f5
-#   text hash     2592421b10c5758c
+#   content hash  7e2f234f46f0deb0
+#   text hash     993498c6911b7862
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

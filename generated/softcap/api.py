@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a81eb59bbef0e6e6
-#   text hash     5dafd6fcdf7dec5d
+#   content hash  3cfa6c9d476122c8
+#   text hash     9ddafde6b4e3469a
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a81eb59bbef0e6e6
-#   text hash     3f311cb1f763e8c9
+#   content hash  3cfa6c9d476122c8
+#   text hash     db11af237261773b
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a81eb59bbef0e6e6
-#   text hash     516c0b5b40713469
+#   content hash  3cfa6c9d476122c8
+#   text hash     e5a14ad2e97b84fb
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

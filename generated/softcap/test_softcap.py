@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a81eb59bbef0e6e6
-#   text hash     9ecb3277c852bef8
+#   content hash  3cfa6c9d476122c8
+#   text hash     9b67830040f518a7
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

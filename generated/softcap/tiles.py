@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a81eb59bbef0e6e6
-#   text hash     ae72ba5807d879be
+#   content hash  3cfa6c9d476122c8
+#   text hash     2cc5d5bd13abbdc8
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

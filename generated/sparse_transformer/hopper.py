@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  653a63282e341949
-#   text hash     014ddacc2a61d6c3
+#   content hash  52dd006b1795ddb3
+#   text hash     9f1718d6b0fa1ecb
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  653a63282e341949
-#   text hash     4e045d3d82195e31
+#   content hash  52dd006b1795ddb3
+#   text hash     95a82eadce6d8b05
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  653a63282e341949
-#   text hash     c78f74e2637d18a6
+#   content hash  52dd006b1795ddb3
+#   text hash     a3c83d30241781f8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

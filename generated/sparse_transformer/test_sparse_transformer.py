@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  653a63282e341949
-#   text hash     bf4c66c37b07de0b
+#   content hash  52dd006b1795ddb3
+#   text hash     81b1393fa890e7e1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

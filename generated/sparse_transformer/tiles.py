@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  653a63282e341949
-#   text hash     553c6e392b372a38
+#   content hash  52dd006b1795ddb3
+#   text hash     86523e3dfa7e0ea9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1d456cac43e057c0
-#   text hash     0ede7f5691a598ac
+#   content hash  12c5106d707e1fe2
+#   text hash     23183388c4b30fd6
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1d456cac43e057c0
-#   text hash     9fee7d38ec7ad1b3
+#   content hash  12c5106d707e1fe2
+#   text hash     46849422c98c2dea
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1d456cac43e057c0
-#   text hash     828165c1191b594e
+#   content hash  12c5106d707e1fe2
+#   text hash     31ba82ca300ad342
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

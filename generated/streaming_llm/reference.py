@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1d456cac43e057c0
-#   text hash     4f4f8270ede76618
+#   content hash  12c5106d707e1fe2
+#   text hash     741594c70a14fcca
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1d456cac43e057c0
-#   text hash     12b490cb1c43b509
+#   content hash  12c5106d707e1fe2
+#   text hash     cd804ee9a75b6d7d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

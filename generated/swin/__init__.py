@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c850e1dbdada8431
-#   text hash     c81225b54cf0a4d4
+#   content hash  77ff2179019b687d
+#   text hash     493a9fa4dd8e8b78
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c850e1dbdada8431
-#   text hash     4622535d910487a5
+#   content hash  77ff2179019b687d
+#   text hash     a4bca70a73dc9bbf
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

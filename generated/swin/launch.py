@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c850e1dbdada8431
-#   text hash     4db36ef00899509f
+#   content hash  77ff2179019b687d
+#   text hash     a6c01b9152a249d7
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c850e1dbdada8431
-#   text hash     126382635779169e
+#   content hash  77ff2179019b687d
+#   text hash     e2e4cfe82afc1748
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c850e1dbdada8431
-#   text hash     85aa4452cf057c72
+#   content hash  77ff2179019b687d
+#   text hash     20f3a90318835c10
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

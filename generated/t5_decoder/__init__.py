@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c2bb82c08c35732b
-#   text hash     42b98a9a13e08d48
+#   content hash  ba8107c47df72bef
+#   text hash     a5f1e56be61b6199
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

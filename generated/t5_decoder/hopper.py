@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c2bb82c08c35732b
-#   text hash     9e3902d0f98e4669
+#   content hash  ba8107c47df72bef
+#   text hash     1b91f0be400a10b9
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

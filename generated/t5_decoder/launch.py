@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c2bb82c08c35732b
-#   text hash     4dab6a9c291a932d
+#   content hash  ba8107c47df72bef
+#   text hash     988669c9246aa9ab
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

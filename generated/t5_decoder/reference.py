@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c2bb82c08c35732b
-#   text hash     bf13934b660c26ab
+#   content hash  ba8107c47df72bef
+#   text hash     61920b385472514e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c2bb82c08c35732b
-#   text hash     16ecfb6a8128c47c
+#   content hash  ba8107c47df72bef
+#   text hash     a91883b4ca843c06
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

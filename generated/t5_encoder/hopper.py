@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  64976baaf3a45f6b
-#   text hash     0e98a4e7a2c8a456
+#   content hash  817f4c44aa11c2f4
+#   text hash     5ba944df2c3b589a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

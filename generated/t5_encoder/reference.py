@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  64976baaf3a45f6b
-#   text hash     7872abae6db9a242
+#   content hash  817f4c44aa11c2f4
+#   text hash     ff484bc9fabb7da5
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

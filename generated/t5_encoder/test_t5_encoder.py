@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  64976baaf3a45f6b
-#   text hash     b906dd24d0a88e99
+#   content hash  817f4c44aa11c2f4
+#   text hash     e2e221598b525aab
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  64976baaf3a45f6b
-#   text hash     58d15b8e7958259f
+#   content hash  817f4c44aa11c2f4
+#   text hash     7010ef0735f13870
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4f7112ef10ac7c3b
-#   text hash     23bc1569d0ffe1f3
+#   content hash  e530d1b39682bddf
+#   text hash     c4b7b09f05a9a24b
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4f7112ef10ac7c3b
-#   text hash     d1cacba6fab79f6a
+#   content hash  e530d1b39682bddf
+#   text hash     3728f27e3c3bfd9d
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4f7112ef10ac7c3b
-#   text hash     f432683cc834bcc6
+#   content hash  e530d1b39682bddf
+#   text hash     a086d3f37fdc867e
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4f7112ef10ac7c3b
-#   text hash     515257aa55bd49ae
+#   content hash  e530d1b39682bddf
+#   text hash     8db05a7019e68042
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

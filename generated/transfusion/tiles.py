@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4f7112ef10ac7c3b
-#   text hash     3af54e50a5a1a533
+#   content hash  e530d1b39682bddf
+#   text hash     7d2a7f50ce4f0860
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dbe9b8531224d7e0
-#   text hash     feda9d0e5cc70da1
+#   content hash  d1d31b691664d50a
+#   text hash     07e4b8bf8d436c64
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dbe9b8531224d7e0
-#   text hash     d87a6ba6ea788623
+#   content hash  d1d31b691664d50a
+#   text hash     b167f8f753b42ee3
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dbe9b8531224d7e0
-#   text hash     ae14c499e022aff1
+#   content hash  d1d31b691664d50a
+#   text hash     9db1086a18d050d1
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dbe9b8531224d7e0
-#   text hash     94c114de1fdf33b8
+#   content hash  d1d31b691664d50a
+#   text hash     7685bbeb7e1302c9
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dbe9b8531224d7e0
-#   text hash     453f288012799b9a
+#   content hash  d1d31b691664d50a
+#   text hash     cc15aee0b82ebb92
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

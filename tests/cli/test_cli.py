@@ -73,9 +73,9 @@ def test_a_spec_that_does_not_exist(command: str) -> None:
 
 def test_render_writes_packages(folder: Path) -> None:
     first = run("render", write("one"), write("two", LEARNED))
-    assert first.stdout == "generated/one: 9 files changed\ngenerated/two: 9 files changed\n"
+    assert first.stdout == "generated/one: 10 files changed\ngenerated/two: 10 files changed\n"
     shared = {"runtime.py", "checks.py"}
-    expected = {"__init__.py", "kernels.py", "launch.py", "tiles.py", "api.py", "reference.py", *shared}
+    expected = {"__init__.py", "kernels.py", "hopper.py", "launch.py", "tiles.py", "api.py", "reference.py", *shared}
     assert files(folder / "generated" / "one") == expected | {"test_one.py"}
     assert run("render", "specs/one.yaml").stdout == "generated/one: up to date\n"
     assert run("render", "specs/one.yaml", "specs/two.yaml", "--check").stdout == ""

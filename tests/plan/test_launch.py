@@ -42,8 +42,8 @@ def test_launches_that_know_their_shapes_are_first_ones(part: int) -> None:
         ("(x.shape, x.stride(), x.dtype, x.data_ptr() % 16)", "(x.shape, x.dtype, x.data_ptr() % 16)"),
         ("(x.shape, x.stride(), x.dtype, x.data_ptr() % 16)", "(x.shape, x.stride(), x.dtype)"),
         ("(x.shape, x.stride(), x.dtype, x.data_ptr() % 16)", "(x.stride(), x.dtype, x.data_ptr() % 16)"),
-        ("key = (kernel.__name__, *blocks)", "key = bool(blocks)"),
-        ("descriptor.block_shape = x,", "descriptor.block_shape = tiles.base,"),
+        ("key = (kernel.fn, *blocks)", "key = bool(blocks)"),
+        ("descriptor.__dict__.update(known, base=x)", "descriptor.__dict__.update(known)"),
     ],
 )
 def test_comparison_finds(right: str, wrong: str, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
     ),
     "the gradient of the lse dropped": ("full", "delta -= tl.load(dlse_ptr", "delta -= 0 * tl.load(dlse_ptr"),
     "delta forgotten in dq": ("full", "ds = p * (dp - delta[:, None])", "ds = p * dp"),
-    "values of other rows": ("full", "desc.load([tl.cast(base + start,", "desc.load([tl.cast(base + start + 4,"),
+    "values of other rows": ("full", "desc.load([tl.cast(base + first,", "desc.load([tl.cast(base + first + 4,"),
     "mixed tiles before the full ones unmasked": (
         "sliding_window", "mixed = (i < full_first) | (i >= full_last)", "mixed = i >= full_last"
     ),

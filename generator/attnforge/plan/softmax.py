@@ -26,11 +26,13 @@ def start(
 
     if not spec.sink:
         return made('float("-inf")', "0.0")
+    m, l_of_sink = made("sink * LOG2E", 'tl.where(sink == float("-inf"), 0.0, 1 / 8)')
     return (
         Comment("the sink is what every row has seen at first"),
         Statement("sink", "tl.load(sinks_ptr + tl.cast(h, tl.int64) * sinks_stride_head).to(tl.float32)"),
-        Comment("an eighth of its weight is in each of the partial sums"),
-        *made("sink * LOG2E", 'tl.where(sink == float("-inf"), 0.0, 1 / 8)'),
+        m,
+        Comment("an eighth of its weight in each of the partial sums"),
+        l_of_sink,
     )
 
 

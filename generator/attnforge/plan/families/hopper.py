@@ -36,7 +36,8 @@ class Hopper:
     def imports(self) -> tuple[str, ...]:
         """What it takes from kernels.py."""
         found = names(*(line for blocks in self.kernel.blocks.values() for line in lines(blocks)))
-        return tuple(sorted(found & self.known | {"LOG2E", "partial_row_sums"}))
+        own = {function.name for function in self.functions}
+        return tuple(sorted(found & self.known - own | {"LOG2E", "partial_row_sums"}))
 
 
 def build(p: SharedParameters, known: frozenset[str]) -> Hopper | None:

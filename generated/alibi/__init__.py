@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  08454feae71a656e
-#   text hash     5e91b1356cc6b7cb
+#   content hash  2bcb2fb5e334fdef
+#   text hash     10f218a5e8095cae
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  08454feae71a656e
-#   text hash     fc927b19aa1bd9ad
+#   content hash  2bcb2fb5e334fdef
+#   text hash     9423815f29661ef2
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

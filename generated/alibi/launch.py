@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  08454feae71a656e
-#   text hash     2f94525b83462213
+#   content hash  2bcb2fb5e334fdef
+#   text hash     8c1dec65bee923e0
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  08454feae71a656e
-#   text hash     abe8d1fe5e6e032c
+#   content hash  2bcb2fb5e334fdef
+#   text hash     a68755158a9a5786
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cf50dc761cdf7488
-#   text hash     e2ddc58f7c4e7996
+#   content hash  71e2cb08f08279ad
+#   text hash     2915440a24941c11
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cf50dc761cdf7488
-#   text hash     f777af2d5d7e765b
+#   content hash  71e2cb08f08279ad
+#   text hash     0fcdb46ae6a3beb5
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cf50dc761cdf7488
-#   text hash     fdeaea557d524e10
+#   content hash  71e2cb08f08279ad
+#   text hash     07f41d410e6708f2
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

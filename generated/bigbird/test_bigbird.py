@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cf50dc761cdf7488
-#   text hash     d29f6059dec54969
+#   content hash  71e2cb08f08279ad
+#   text hash     d440fb0915c9ca75
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

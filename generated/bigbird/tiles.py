@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cf50dc761cdf7488
-#   text hash     a803ca1bff646661
+#   content hash  71e2cb08f08279ad
+#   text hash     704c2995d124eddd
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

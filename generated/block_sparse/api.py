@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fd82b7ccbff34a81
-#   text hash     86142241fa2040ff
+#   content hash  281b626e6be2c867
+#   text hash     d8cb00bd796bb0a7
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

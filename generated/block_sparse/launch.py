@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fd82b7ccbff34a81
-#   text hash     7dd8cf0017ce5290
+#   content hash  281b626e6be2c867
+#   text hash     38b87435191c661b
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

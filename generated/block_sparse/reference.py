@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fd82b7ccbff34a81
-#   text hash     cfdce7fe242cb091
+#   content hash  281b626e6be2c867
+#   text hash     5ea030cd13f75909
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fd82b7ccbff34a81
-#   text hash     3829f08dcb42c526
+#   content hash  281b626e6be2c867
+#   text hash     3a3030292df2203c
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

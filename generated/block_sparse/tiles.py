@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fd82b7ccbff34a81
-#   text hash     86a784e5451c936a
+#   content hash  281b626e6be2c867
+#   text hash     12ac96ce1c517ff4
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e10079d1967cd1e1
-#   text hash     e0f18efc703b5c64
+#   content hash  2f0e5c7f7eae578e
+#   text hash     a0185d7db413ce69
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e10079d1967cd1e1
-#   text hash     4a3a74218246c793
+#   content hash  2f0e5c7f7eae578e
+#   text hash     ae02b8a491d26b3d
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

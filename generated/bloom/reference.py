@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e10079d1967cd1e1
-#   text hash     5774d277bc0cb0f3
+#   content hash  2f0e5c7f7eae578e
+#   text hash     c9ae33ed7578a088
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

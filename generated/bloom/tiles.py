@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e10079d1967cd1e1
-#   text hash     5af14e51c8614ce9
+#   content hash  2f0e5c7f7eae578e
+#   text hash     23e96bbae50e3db6
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

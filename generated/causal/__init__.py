@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  55ad71f0a407dc5a
-#   text hash     c9b312be1835e530
+#   content hash  1ad8e4c4e75638a6
+#   text hash     68671341fca9e457
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

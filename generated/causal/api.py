@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  55ad71f0a407dc5a
-#   text hash     85425cd1fd24775c
+#   content hash  1ad8e4c4e75638a6
+#   text hash     717fb9bbb365a72b
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  55ad71f0a407dc5a
-#   text hash     f19f52d938093673
+#   content hash  1ad8e4c4e75638a6
+#   text hash     7973785527ce844a
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

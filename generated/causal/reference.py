@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  55ad71f0a407dc5a
-#   text hash     320bc09ac6df919c
+#   content hash  1ad8e4c4e75638a6
+#   text hash     ff173d37cfe9de55
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  55ad71f0a407dc5a
-#   text hash     5f0913685d0ad7d7
+#   content hash  1ad8e4c4e75638a6
+#   text hash     8b1df5b728a6e46d
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  69b49b40f6969fc8
-#   text hash     e69cb4adc1c45958
+#   content hash  bf2c81041c39ba14
+#   text hash     cc9902f13d89e8ff
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  69b49b40f6969fc8
-#   text hash     a67d7d3277006aa0
+#   content hash  bf2c81041c39ba14
+#   text hash     4246c3ce853c592d
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  69b49b40f6969fc8
-#   text hash     290aae0408f90d19
+#   content hash  bf2c81041c39ba14
+#   text hash     c07bad90d00531f3
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  69b49b40f6969fc8
-#   text hash     4fd1faeca4cd813e
+#   content hash  bf2c81041c39ba14
+#   text hash     1cda2f4b015a83a0
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

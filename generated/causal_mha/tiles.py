@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  69b49b40f6969fc8
-#   text hash     0754bb1bc145db82
+#   content hash  bf2c81041c39ba14
+#   text hash     3a46b70ba6cce8c6
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  42b0ad50a5ae3124
-#   text hash     aa7a140b1d10be24
+#   content hash  7f559a1e2cc20ac4
+#   text hash     b4a2753cbfe52026
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

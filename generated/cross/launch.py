@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  42b0ad50a5ae3124
-#   text hash     f79396e68ecf2353
+#   content hash  7f559a1e2cc20ac4
+#   text hash     cbafdf4c806bff5b
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  42b0ad50a5ae3124
-#   text hash     9e0bf0b0437a10a3
+#   content hash  7f559a1e2cc20ac4
+#   text hash     32130aaef521f433
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  42b0ad50a5ae3124
-#   text hash     6e8fdb2af1a8e99a
+#   content hash  7f559a1e2cc20ac4
+#   text hash     232d8f9955ec04c1
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  aebc92d8db92e577
-#   text hash     107b5c223ddf73c4
+#   content hash  add7ca921516f858
+#   text hash     8fecb7017d88076a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  aebc92d8db92e577
-#   text hash     c6faee3fef8fcb08
+#   content hash  add7ca921516f858
+#   text hash     a8f4b0a0c03b7394
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  aebc92d8db92e577
-#   text hash     6a0d021a7f72e9bb
+#   content hash  add7ca921516f858
+#   text hash     d378892e33d58c6d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

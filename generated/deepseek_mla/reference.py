@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  aebc92d8db92e577
-#   text hash     101b1749f81d210d
+#   content hash  add7ca921516f858
+#   text hash     8ab52f1874d8add9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  aebc92d8db92e577
-#   text hash     2f69c2a7b6b48662
+#   content hash  add7ca921516f858
+#   text hash     b06f022bdd723692
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1dc0991303d9d277
-#   text hash     d1bf2154b7917fb5
+#   content hash  9a80d5d15497ca78
+#   text hash     b3fb6bb9532b0af8
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

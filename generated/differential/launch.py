@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1dc0991303d9d277
-#   text hash     54c11c9588e63faf
+#   content hash  9a80d5d15497ca78
+#   text hash     c1b7f969ceb30b31
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

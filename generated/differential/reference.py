@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1dc0991303d9d277
-#   text hash     cf3d4c59ea1c56f2
+#   content hash  9a80d5d15497ca78
+#   text hash     7c636e720a1b9c7c
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1dc0991303d9d277
-#   text hash     9bbeff5a211debad
+#   content hash  9a80d5d15497ca78
+#   text hash     e99e519e6652c1d0
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1dc0991303d9d277
-#   text hash     5bd65b1ff8daa432
+#   content hash  9a80d5d15497ca78
+#   text hash     6ab8a031fd02b4eb
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

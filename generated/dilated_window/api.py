@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  0d0801fa67bcdb54
-#   text hash     763991318244e1b2
+#   content hash  749a4390efabae5f
+#   text hash     6922cb6110f294fc
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

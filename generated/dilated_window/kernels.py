@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  0d0801fa67bcdb54
-#   text hash     a302fdfe65e9484b
+#   content hash  749a4390efabae5f
+#   text hash     9f9a975ca3b19749
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

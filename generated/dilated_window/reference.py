@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  0d0801fa67bcdb54
-#   text hash     212b82b8f2e0cb9b
+#   content hash  749a4390efabae5f
+#   text hash     5c7e959943bcbcef
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

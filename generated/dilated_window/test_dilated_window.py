@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  0d0801fa67bcdb54
-#   text hash     3158f49823124c4a
+#   content hash  749a4390efabae5f
+#   text hash     8c7c37bc3f900b7a
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

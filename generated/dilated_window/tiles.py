@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  0d0801fa67bcdb54
-#   text hash     1f42f8e580349056
+#   content hash  749a4390efabae5f
+#   text hash     bb349b90d7068456
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

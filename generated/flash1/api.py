@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  99f5ede32aaae1be
-#   text hash     f0ee5fd26559624b
+#   content hash  a8206266d17a0eba
+#   text hash     8ed550e092a1746c
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

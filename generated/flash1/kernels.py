@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  99f5ede32aaae1be
-#   text hash     c4ded5290ac30759
+#   content hash  a8206266d17a0eba
+#   text hash     39be7d78ad961fa3
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  99f5ede32aaae1be
-#   text hash     d5b49d8cc1e5585a
+#   content hash  a8206266d17a0eba
+#   text hash     c3576039a431ef66
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  99f5ede32aaae1be
-#   text hash     ebfae18ea8447bd5
+#   content hash  a8206266d17a0eba
+#   text hash     041958474eedabbb
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

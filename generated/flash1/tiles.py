@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  99f5ede32aaae1be
-#   text hash     54b04ba13c699ea7
+#   content hash  a8206266d17a0eba
+#   text hash     2940c1471992f9b3
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  98084891c61ada70
-#   text hash     af54950a6aad1730
+#   content hash  3bfa15f95e083582
+#   text hash     65f6b379fbdc31c3
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

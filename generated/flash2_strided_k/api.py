@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  98084891c61ada70
-#   text hash     b275a12a9634a99a
+#   content hash  3bfa15f95e083582
+#   text hash     ea4d1ade709b49fa
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

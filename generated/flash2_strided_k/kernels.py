@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  98084891c61ada70
-#   text hash     d7186a03c0fad8ca
+#   content hash  3bfa15f95e083582
+#   text hash     0735c56e114fa934
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  98084891c61ada70
-#   text hash     e4aedfddba81b28f
+#   content hash  3bfa15f95e083582
+#   text hash     61c330afb2b2f71e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  98084891c61ada70
-#   text hash     2d66c9df09a708a7
+#   content hash  3bfa15f95e083582
+#   text hash     a89b51c1615c64da
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

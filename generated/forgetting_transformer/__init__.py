@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  641076e135762146
-#   text hash     f3c8104d762e2f16
+#   content hash  3294b2691c344858
+#   text hash     2ec174bf5692234d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

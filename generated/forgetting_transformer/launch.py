@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  641076e135762146
-#   text hash     f496a634ccc1eb8b
+#   content hash  3294b2691c344858
+#   text hash     ae9e708f321ddd46
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

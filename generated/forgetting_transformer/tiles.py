@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  641076e135762146
-#   text hash     aa065436fb43d9aa
+#   content hash  3294b2691c344858
+#   text hash     2d69c83d4e62ae79
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5dc7c79475be8927
-#   text hash     4831114d6e70c052
+#   content hash  59be0d390f0d93c1
+#   text hash     8ae48a3f05b26df0
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

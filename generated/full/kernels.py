@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5dc7c79475be8927
-#   text hash     caf2f68818039455
+#   content hash  59be0d390f0d93c1
+#   text hash     ac320e2daef0a40c
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5dc7c79475be8927
-#   text hash     6d2b19e8ae43b6bc
+#   content hash  59be0d390f0d93c1
+#   text hash     601a6bb22ffd2d53
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5dc7c79475be8927
-#   text hash     dba2d17ed9862e47
+#   content hash  59be0d390f0d93c1
+#   text hash     a49abd9f8da366b9
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

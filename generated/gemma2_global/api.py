@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f049559b917fb37c
-#   text hash     b8485557f1bfd0a4
+#   content hash  f1ef4b323ca6f8e7
+#   text hash     f7e150e0c16caf5f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

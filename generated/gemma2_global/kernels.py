@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f049559b917fb37c
-#   text hash     c85bd55a49888b0d
+#   content hash  f1ef4b323ca6f8e7
+#   text hash     157cf7098a799472
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f049559b917fb37c
-#   text hash     04ffe40bf5e1c97a
+#   content hash  f1ef4b323ca6f8e7
+#   text hash     7a9ddbebc763d8e1
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f049559b917fb37c
-#   text hash     235bf334e873739e
+#   content hash  f1ef4b323ca6f8e7
+#   text hash     7236450e818afa00
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

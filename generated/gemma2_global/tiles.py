@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f049559b917fb37c
-#   text hash     5ced0691f431fc90
+#   content hash  f1ef4b323ca6f8e7
+#   text hash     566ca7c7488423f6
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5c1e91c1ee872014
-#   text hash     5960088d1bb290c1
+#   content hash  ce3f1941e22cbd77
+#   text hash     06981af6f36359c0
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

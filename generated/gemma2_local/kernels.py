@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5c1e91c1ee872014
-#   text hash     696aaaad054048b3
+#   content hash  ce3f1941e22cbd77
+#   text hash     931caf867c44978e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

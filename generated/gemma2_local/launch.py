@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5c1e91c1ee872014
-#   text hash     fce70b97ad12f236
+#   content hash  ce3f1941e22cbd77
+#   text hash     3460be8c2f8dafa7
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

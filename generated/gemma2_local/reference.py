@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5c1e91c1ee872014
-#   text hash     4aa8ff39cb761c82
+#   content hash  ce3f1941e22cbd77
+#   text hash     7cd33c3de16d32c7
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

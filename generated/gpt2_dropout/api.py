@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5087d6e0632de6d3
-#   text hash     fb544bde5d7afc58
+#   content hash  b9bc1a279c2a1996
+#   text hash     73705aec90000bfd
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5087d6e0632de6d3
-#   text hash     803c71ae281feada
+#   content hash  b9bc1a279c2a1996
+#   text hash     9f3917df537e90ea
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5087d6e0632de6d3
-#   text hash     2ac0d1e899788f3b
+#   content hash  b9bc1a279c2a1996
+#   text hash     2a6e6f6b56e1272c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

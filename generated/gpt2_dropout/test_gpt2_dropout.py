@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5087d6e0632de6d3
-#   text hash     d7960cd20ce4667d
+#   content hash  b9bc1a279c2a1996
+#   text hash     739dc367117474a4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5087d6e0632de6d3
-#   text hash     0a6fb584912b5c53
+#   content hash  b9bc1a279c2a1996
+#   text hash     cfd9294ad6f63591
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

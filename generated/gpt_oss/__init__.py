@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d0e8dd4b905bc983
-#   text hash     da43db1d6fb6039b
+#   content hash  e95ea4b0c666cdc2
+#   text hash     c9e369d093106205
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

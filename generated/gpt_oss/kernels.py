@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d0e8dd4b905bc983
-#   text hash     6c542956001e1033
+#   content hash  e95ea4b0c666cdc2
+#   text hash     9d2dfba12fc1475e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

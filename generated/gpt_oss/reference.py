@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d0e8dd4b905bc983
-#   text hash     a29bd16cd33f8815
+#   content hash  e95ea4b0c666cdc2
+#   text hash     8dffcf80de4b22de
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

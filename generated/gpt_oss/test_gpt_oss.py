@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d0e8dd4b905bc983
-#   text hash     d0c4db08c62a94e5
+#   content hash  e95ea4b0c666cdc2
+#   text hash     bfc2390bb4d44f61
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

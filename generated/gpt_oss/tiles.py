@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d0e8dd4b905bc983
-#   text hash     bd5f8e56d2ab5137
+#   content hash  e95ea4b0c666cdc2
+#   text hash     5ffff2299f00c42a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

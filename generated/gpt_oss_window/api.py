@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  16d4743d858e52a0
-#   text hash     52536c51b0282dc7
+#   content hash  ebc5b7ac953ca219
+#   text hash     c859477b9f299a31
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

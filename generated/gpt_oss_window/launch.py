@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  16d4743d858e52a0
-#   text hash     f154cbcd019d50b6
+#   content hash  ebc5b7ac953ca219
+#   text hash     4844e98cdad5ba88
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  16d4743d858e52a0
-#   text hash     cb61de54169982fa
+#   content hash  ebc5b7ac953ca219
+#   text hash     c741436a2c673aac
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  16d4743d858e52a0
-#   text hash     425afb88afd9d421
+#   content hash  ebc5b7ac953ca219
+#   text hash     c0f10487f2cdf47e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  16d4743d858e52a0
-#   text hash     3909d18386ed016b
+#   content hash  ebc5b7ac953ca219
+#   text hash     813d34324bf9bd67
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c1c21111fc843410
-#   text hash     8f4dc2f3ba941a8d
+#   content hash  32173634a2b5d075
+#   text hash     c16c5a2b8878e2de
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

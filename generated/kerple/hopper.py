@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c1c21111fc843410
-#   text hash     d6ea6890be959e26
+#   content hash  32173634a2b5d075
+#   text hash     904b0f8cf9128bc8
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -204,7 +204,8 @@ def work(
         for half in tl.range(0, per_item):
             early = place[1]
             tile = tl.where(half == 0, tiles - 1 - early, early)
-            b, h = (place[0] * group + place[2]) // Hq, (place[0] * group + place[2]) % Hq
+            head = place[0] * group + place[2]
+            b, h = head // Hq, head % Hq
             q_start = tile * BLOCK_M
             if (half == 0) | (early < tiles - 1 - early):
                 q_first = q_start + (k_len - q_len)
@@ -300,7 +301,8 @@ def load_tiles(
         for half in tl.range(0, per_item):
             early = place[1]
             tile = tl.where(half == 0, tiles - 1 - early, early)
-            b, h = (place[0] * group + place[2]) // Hq, (place[0] * group + place[2]) % Hq
+            head = place[0] * group + place[2]
+            b, h = head // Hq, head % Hq
             q_start = tile * BLOCK_M
             q_first = q_start + (k_len - q_len)
             q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1

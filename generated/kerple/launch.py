@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c1c21111fc843410
-#   text hash     cf4886062ff57cfd
+#   content hash  32173634a2b5d075
+#   text hash     0b8c3c970fc4e3f0
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c1c21111fc843410
-#   text hash     ab53bd340d3b48ac
+#   content hash  32173634a2b5d075
+#   text hash     6dd7d500f7216114
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c1c21111fc843410
-#   text hash     7c8bbb51696e3ac3
+#   content hash  32173634a2b5d075
+#   text hash     96ab704b3bf4f2a3
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

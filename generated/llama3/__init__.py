@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bd9c67d5e2fa8bf2
-#   text hash     58372260890668cb
+#   content hash  8107d1127407215e
+#   text hash     7e0a0ce690d810b1
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bd9c67d5e2fa8bf2
-#   text hash     ab6e77517e2edc34
+#   content hash  8107d1127407215e
+#   text hash     cc9b73487e01b07d
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

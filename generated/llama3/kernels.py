@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bd9c67d5e2fa8bf2
-#   text hash     03bf3f887a0e21a2
+#   content hash  8107d1127407215e
+#   text hash     b66293573a8a3c5e
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

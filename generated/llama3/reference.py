@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bd9c67d5e2fa8bf2
-#   text hash     430f2d62904fe1d1
+#   content hash  8107d1127407215e
+#   text hash     89f64ca4e4f336e8
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

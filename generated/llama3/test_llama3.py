@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bd9c67d5e2fa8bf2
-#   text hash     0fb32a87cde114a1
+#   content hash  8107d1127407215e
+#   text hash     cc72c9e9f9baee6b
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

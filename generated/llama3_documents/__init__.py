@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b43795f749cce647
-#   text hash     ec9d24c6e1f2d6db
+#   content hash  742425f0aa957a23
+#   text hash     90f8fa2ac418f7cf
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

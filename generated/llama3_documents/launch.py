@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b43795f749cce647
-#   text hash     97cdfa56ca419a2f
+#   content hash  742425f0aa957a23
+#   text hash     21f2e24b7897d6c6
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

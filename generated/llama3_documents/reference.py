@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b43795f749cce647
-#   text hash     1dfcb90c8732d52e
+#   content hash  742425f0aa957a23
+#   text hash     66582a6dbe4f10e9
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b43795f749cce647
-#   text hash     2c96c22cbd8ff6f4
+#   content hash  742425f0aa957a23
+#   text hash     5110cb5a2d35c001
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  91a34064d81feb0e
-#   text hash     26e50bd611b93068
+#   content hash  01c5af5607b42093
+#   text hash     221ef8123e8d6028
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  91a34064d81feb0e
-#   text hash     788727cafcd6f0a0
+#   content hash  01c5af5607b42093
+#   text hash     66b32fa470ebe487
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

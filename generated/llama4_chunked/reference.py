@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  91a34064d81feb0e
-#   text hash     bb124a9378d2d480
+#   content hash  01c5af5607b42093
+#   text hash     d92b30345e0145c9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

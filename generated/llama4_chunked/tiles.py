@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  91a34064d81feb0e
-#   text hash     3e774592a6b349b9
+#   content hash  01c5af5607b42093
+#   text hash     f81991e8b4132c60
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cdf79f458161fe65
-#   text hash     343a68949738ed77
+#   content hash  28575caeeb314294
+#   text hash     c9410740fd72bfd6
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cdf79f458161fe65
-#   text hash     8a9b1132d4e2817e
+#   content hash  28575caeeb314294
+#   text hash     13069c621d8e4290
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cdf79f458161fe65
-#   text hash     4d025ad208a31819
+#   content hash  28575caeeb314294
+#   text hash     756d6b1863cc49e5
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cdf79f458161fe65
-#   text hash     a3f2e5c0f157d17f
+#   content hash  28575caeeb314294
+#   text hash     4d2ceacc858fd3f0
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

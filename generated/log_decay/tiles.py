@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cdf79f458161fe65
-#   text hash     158894f4c990728c
+#   content hash  28575caeeb314294
+#   text hash     57104dbad5d85bcc
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

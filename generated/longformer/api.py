@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  eb90282452acffd3
-#   text hash     8a045184bdb5e2a3
+#   content hash  e53b8f015ccf05a8
+#   text hash     50d44e33760d1cc4
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  eb90282452acffd3
-#   text hash     c812c20a1e9719e6
+#   content hash  e53b8f015ccf05a8
+#   text hash     83e9bdb0921e87d1
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -200,7 +200,8 @@ def work(
         for half in tl.range(0, per_item):
             early = place[1]
             tile = tl.where(half == 0, tiles - 1 - early, early)
-            b, h = (place[0] * group + place[2]) // Hq, (place[0] * group + place[2]) % Hq
+            head = place[0] * group + place[2]
+            b, h = head // Hq, head % Hq
             q_start = tile * BLOCK_M
             if (half == 0) | (early < tiles - 1 - early):
                 q_first = q_start + (k_len - q_len)
@@ -305,7 +306,8 @@ def load_tiles(
         for half in tl.range(0, per_item):
             early = place[1]
             tile = tl.where(half == 0, tiles - 1 - early, early)
-            b, h = (place[0] * group + place[2]) // Hq, (place[0] * group + place[2]) % Hq
+            head = place[0] * group + place[2]
+            b, h = head // Hq, head % Hq
             q_start = tile * BLOCK_M
             q_first = q_start + (k_len - q_len)
             q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1

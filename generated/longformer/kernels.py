@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  eb90282452acffd3
-#   text hash     6ca7c80a3a55d2f0
+#   content hash  e53b8f015ccf05a8
+#   text hash     b528d0e4520ea041
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  eb90282452acffd3
-#   text hash     ec63fe790eb0b9d4
+#   content hash  e53b8f015ccf05a8
+#   text hash     16508ef0f208af9d
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  eb90282452acffd3
-#   text hash     0864de2ce725d965
+#   content hash  e53b8f015ccf05a8
+#   text hash     3fefa81dba5abbe2
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

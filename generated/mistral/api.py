@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4653681892bcf3f1
-#   text hash     5a3747b2f961dfc0
+#   content hash  77c9297efdf882c3
+#   text hash     7cc02b513cd4d9d7
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4653681892bcf3f1
-#   text hash     6f5e77aa0e4b9502
+#   content hash  77c9297efdf882c3
+#   text hash     0dc64fc59030c2d7
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

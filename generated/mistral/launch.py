@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4653681892bcf3f1
-#   text hash     f6117065f0a25472
+#   content hash  77c9297efdf882c3
+#   text hash     f58cb81407aa7833
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4653681892bcf3f1
-#   text hash     9885aa8707dca3f8
+#   content hash  77c9297efdf882c3
+#   text hash     faf3fee33acd42b0
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

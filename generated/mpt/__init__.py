@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  03dbe43882a6d1d0
-#   text hash     048b7871c1f82a77
+#   content hash  8585ef8608b6903d
+#   text hash     8f73c448adf86efd
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

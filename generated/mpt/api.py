@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  03dbe43882a6d1d0
-#   text hash     fdb9b0e9011f695a
+#   content hash  8585ef8608b6903d
+#   text hash     0a1d676c43dc5be2
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

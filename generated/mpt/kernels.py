@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  03dbe43882a6d1d0
-#   text hash     c1c979c005245918
+#   content hash  8585ef8608b6903d
+#   text hash     dcfa8ddfa5bb0eba
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

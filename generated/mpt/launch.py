@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  03dbe43882a6d1d0
-#   text hash     b564150215eb48f3
+#   content hash  8585ef8608b6903d
+#   text hash     bc9fceb0a3d8769a
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

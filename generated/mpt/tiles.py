@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  03dbe43882a6d1d0
-#   text hash     b3fce886808c7fbd
+#   content hash  8585ef8608b6903d
+#   text hash     4589780819311dfd
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

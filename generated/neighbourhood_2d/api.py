@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6f09cf3707871390
-#   text hash     1115e14c6332258b
+#   content hash  91b3e9b0a95ced0d
+#   text hash     165c7473f0574b5d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

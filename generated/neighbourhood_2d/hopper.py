@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6f09cf3707871390
-#   text hash     3fd859b1132ac84a
+#   content hash  91b3e9b0a95ced0d
+#   text hash     fa803244ae294039
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -206,7 +206,8 @@ def work(
         for half in tl.range(0, per_item):
             early = place[1]
             tile = tl.where(half == 0, tiles - 1 - early, early)
-            b, h = (place[0] * group + place[2]) // Hq, (place[0] * group + place[2]) % Hq
+            head = place[0] * group + place[2]
+            b, h = head // Hq, head % Hq
             q_start = tile * BLOCK_M
             if (half == 0) | (early < tiles - 1 - early):
                 q_first = q_start + (k_len - q_len)
@@ -293,7 +294,8 @@ def load_tiles(
         for half in tl.range(0, per_item):
             early = place[1]
             tile = tl.where(half == 0, tiles - 1 - early, early)
-            b, h = (place[0] * group + place[2]) // Hq, (place[0] * group + place[2]) % Hq
+            head = place[0] * group + place[2]
+            b, h = head // Hq, head % Hq
             q_start = tile * BLOCK_M
             q_first = q_start + (k_len - q_len)
             q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1

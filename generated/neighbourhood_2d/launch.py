@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6f09cf3707871390
-#   text hash     481191e46a3a3d91
+#   content hash  91b3e9b0a95ced0d
+#   text hash     5727cd3792ef00bf
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6f09cf3707871390
-#   text hash     ca9e103b7975a76d
+#   content hash  91b3e9b0a95ced0d
+#   text hash     40e46068ad9504fd
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

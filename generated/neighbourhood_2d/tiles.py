@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6f09cf3707871390
-#   text hash     da44f2aab702cb25
+#   content hash  91b3e9b0a95ced0d
+#   text hash     6245cdb20aeee1ff
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

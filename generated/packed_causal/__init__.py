@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8da45d98a56ab711
-#   text hash     92ac1eff44fa59d6
+#   content hash  23ab581614ae3f32
+#   text hash     112130379e7efe59
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8da45d98a56ab711
-#   text hash     cdde0758e4a69c14
+#   content hash  23ab581614ae3f32
+#   text hash     3f153b19a1af27b7
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8da45d98a56ab711
-#   text hash     733511aff405732f
+#   content hash  23ab581614ae3f32
+#   text hash     69292c9a80f3dce5
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -230,7 +230,8 @@ def work(
         for half in tl.range(0, per_item):
             early = place[1]
             tile = tl.where(half == 0, tiles - 1 - early, early)
-            b, h = (place[0] * group + place[2]) // Hq, (place[0] * group + place[2]) % Hq
+            head = place[0] * group + place[2]
+            b, h = head // Hq, head % Hq
             kv_h = h // GROUP
             q_start = tile * BLOCK_M
             q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
@@ -348,7 +349,8 @@ def load_tiles(
         for half in tl.range(0, per_item):
             early = place[1]
             tile = tl.where(half == 0, tiles - 1 - early, early)
-            b, h = (place[0] * group + place[2]) // Hq, (place[0] * group + place[2]) % Hq
+            head = place[0] * group + place[2]
+            b, h = head // Hq, head % Hq
             kv_h = h // GROUP
             q_start = tile * BLOCK_M
             q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)

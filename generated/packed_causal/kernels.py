@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8da45d98a56ab711
-#   text hash     b1d7e5ef06224e71
+#   content hash  23ab581614ae3f32
+#   text hash     338ae5c4f0038472
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8da45d98a56ab711
-#   text hash     559088b3fb292242
+#   content hash  23ab581614ae3f32
+#   text hash     61d7dc36351b2d1b
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

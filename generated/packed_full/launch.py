@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4dc535eb1f310ceb
-#   text hash     63c301c77de95a50
+#   content hash  dcc76b5c4020b0bc
+#   text hash     92412197f90b5304
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4dc535eb1f310ceb
-#   text hash     7f06a20f242f0a9f
+#   content hash  dcc76b5c4020b0bc
+#   text hash     3bd5c10e1aec4db4
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

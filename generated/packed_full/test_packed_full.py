@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4dc535eb1f310ceb
-#   text hash     a97318bbb0c9bea7
+#   content hash  dcc76b5c4020b0bc
+#   text hash     53ebe59c513e03ec
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

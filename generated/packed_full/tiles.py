@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4dc535eb1f310ceb
-#   text hash     d38be95903175738
+#   content hash  dcc76b5c4020b0bc
+#   text hash     4076b614ef83ad92
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  61184d96f1ebd059
-#   text hash     85676bbb9b4ba322
+#   content hash  b990878da570c875
+#   text hash     133e8845c19df961
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -250,7 +250,8 @@ def work(
         for half in tl.range(0, per_item):
             early = place[1]
             tile = tl.where(half == 0, tiles - 1 - early, early)
-            b, h = (place[0] * group + place[2]) // Hq, (place[0] * group + place[2]) % Hq
+            head = place[0] * group + place[2]
+            b, h = head // Hq, head % Hq
             kv_h = h // GROUP
             q_start = tile * BLOCK_M
             q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
@@ -412,7 +413,8 @@ def load_tiles(
         for half in tl.range(0, per_item):
             early = place[1]
             tile = tl.where(half == 0, tiles - 1 - early, early)
-            b, h = (place[0] * group + place[2]) // Hq, (place[0] * group + place[2]) % Hq
+            head = place[0] * group + place[2]
+            b, h = head // Hq, head % Hq
             kv_h = h // GROUP
             q_start = tile * BLOCK_M
             q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  61184d96f1ebd059
-#   text hash     19036dc05b8056b6
+#   content hash  b990878da570c875
+#   text hash     dece59287959138a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

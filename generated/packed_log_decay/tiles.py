@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  61184d96f1ebd059
-#   text hash     d255e8deedb7b583
+#   content hash  b990878da570c875
+#   text hash     96323e9ea963ac75
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6cf72329f14abeac
-#   text hash     aeaff31450e0accd
+#   content hash  88e55815750de28d
+#   text hash     00a7bb60cd8f7aee
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6cf72329f14abeac
-#   text hash     5b9e21b6092b24dc
+#   content hash  88e55815750de28d
+#   text hash     6fd13c7842eb1151
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

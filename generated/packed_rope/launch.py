@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6cf72329f14abeac
-#   text hash     85d76e9fec1e5f64
+#   content hash  88e55815750de28d
+#   text hash     bf2848ce59a5c2fb
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6cf72329f14abeac
-#   text hash     f2da7e293131adea
+#   content hash  88e55815750de28d
+#   text hash     2e88fb4c33da07c4
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6cf72329f14abeac
-#   text hash     50ef17f173ee22ce
+#   content hash  88e55815750de28d
+#   text hash     f703c26a3abbd7e2
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7d0ed28a1710c730
-#   text hash     82f2c216e0601429
+#   content hash  088b655248013670
+#   text hash     4f7f366b76801cb5
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

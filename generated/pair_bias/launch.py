@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7d0ed28a1710c730
-#   text hash     29edc07283c9dc15
+#   content hash  088b655248013670
+#   text hash     3add2e97b1273e10
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

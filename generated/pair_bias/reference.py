@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7d0ed28a1710c730
-#   text hash     4bf088da635aee7f
+#   content hash  088b655248013670
+#   text hash     3af1920946318d0e
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

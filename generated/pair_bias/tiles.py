@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7d0ed28a1710c730
-#   text hash     dd590514ae07ff2e
+#   content hash  088b655248013670
+#   text hash     b302bcd6b80bef0c
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

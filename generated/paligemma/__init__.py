@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3d13fb978d96f0da
-#   text hash     9e48d1bbcea135a1
+#   content hash  16972e6354b2a957
+#   text hash     9036685135f05b8c
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3d13fb978d96f0da
-#   text hash     7afe2ec960857935
+#   content hash  16972e6354b2a957
+#   text hash     4a030bbb8e3bb34a
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3d13fb978d96f0da
-#   text hash     3cd80be52de7ce88
+#   content hash  16972e6354b2a957
+#   text hash     a2b6f147a97577e1
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

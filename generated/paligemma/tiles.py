@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3d13fb978d96f0da
-#   text hash     e204aa040c3e381b
+#   content hash  16972e6354b2a957
+#   text hash     49883993d8d082ef
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

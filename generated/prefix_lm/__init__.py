@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  66d451885b04a764
-#   text hash     d88f7a5a36c1733e
+#   content hash  dcc92089f16b8286
+#   text hash     a715940250ec8a11
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  66d451885b04a764
-#   text hash     9d090239d3239266
+#   content hash  dcc92089f16b8286
+#   text hash     5fdfb2502702a0ef
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

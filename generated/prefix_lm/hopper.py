@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  66d451885b04a764
-#   text hash     e893f6b215624db7
+#   content hash  dcc92089f16b8286
+#   text hash     87a231797723117e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -201,7 +201,8 @@ def work(
         for half in tl.range(0, per_item):
             early = place[1]
             tile = tl.where(half == 0, tiles - 1 - early, early)
-            b, h = (place[0] * group + place[2]) // Hq, (place[0] * group + place[2]) % Hq
+            head = place[0] * group + place[2]
+            b, h = head // Hq, head % Hq
             kv_h = h // GROUP
             q_start = tile * BLOCK_M
             if (half == 0) | (early < tiles - 1 - early):
@@ -300,7 +301,8 @@ def load_tiles(
         for half in tl.range(0, per_item):
             early = place[1]
             tile = tl.where(half == 0, tiles - 1 - early, early)
-            b, h = (place[0] * group + place[2]) // Hq, (place[0] * group + place[2]) % Hq
+            head = place[0] * group + place[2]
+            b, h = head // Hq, head % Hq
             kv_h = h // GROUP
             q_start = tile * BLOCK_M
             q_first = q_start + (k_len - q_len)

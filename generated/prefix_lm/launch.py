@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  66d451885b04a764
-#   text hash     38b6bc829ee5573e
+#   content hash  dcc92089f16b8286
+#   text hash     ff124c53289e84f0
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  66d451885b04a764
-#   text hash     0c332089349a99c1
+#   content hash  dcc92089f16b8286
+#   text hash     ac1bdcf75b8cc576
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

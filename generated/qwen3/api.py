@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0ddb8fcc637f59d0
-#   text hash     43dbc12db6d62f78
+#   content hash  2294cf75a0d80641
+#   text hash     39b5ab6c25bdf67a
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

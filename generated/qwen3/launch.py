@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0ddb8fcc637f59d0
-#   text hash     e565a912727d37d4
+#   content hash  2294cf75a0d80641
+#   text hash     09816d7b2782d0ba
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

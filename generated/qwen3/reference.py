@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0ddb8fcc637f59d0
-#   text hash     40cf557b7feb7454
+#   content hash  2294cf75a0d80641
+#   text hash     c6de80c916757671
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

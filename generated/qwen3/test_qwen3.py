@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0ddb8fcc637f59d0
-#   text hash     ccb9bf3d6c72fbf7
+#   content hash  2294cf75a0d80641
+#   text hash     c9ee7be4c02ad1a9
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

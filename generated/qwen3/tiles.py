@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0ddb8fcc637f59d0
-#   text hash     47c0106cf0fcbdcd
+#   content hash  2294cf75a0d80641
+#   text hash     c11b786e84bb59bd
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

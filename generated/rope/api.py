@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5303af88c69406f2
-#   text hash     840267b1db9fd0f0
+#   content hash  9b233b71b1951d61
+#   text hash     19fcbdfb9bfeb613
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5303af88c69406f2
-#   text hash     88557efa024e4091
+#   content hash  9b233b71b1951d61
+#   text hash     49156ee36938ccd3
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5303af88c69406f2
-#   text hash     1adcb46d742e07d3
+#   content hash  9b233b71b1951d61
+#   text hash     94b2fb2276c9b1c9
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5303af88c69406f2
-#   text hash     1ddec30174a9112c
+#   content hash  9b233b71b1951d61
+#   text hash     d939a4468695b0c6
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5303af88c69406f2
-#   text hash     95e8f8ebf399059b
+#   content hash  9b233b71b1951d61
+#   text hash     f241bddd74398bcb
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4fe5686c017494cf
-#   text hash     da49eb47f9f7554a
+#   content hash  d37d5371e91f4c03
+#   text hash     eeaf5f0086fcbfbd
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

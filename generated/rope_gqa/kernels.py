@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4fe5686c017494cf
-#   text hash     5cfb23d5fed93c10
+#   content hash  d37d5371e91f4c03
+#   text hash     154664a600b6665e
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

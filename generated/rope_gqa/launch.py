@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4fe5686c017494cf
-#   text hash     ec69f55a8b185a57
+#   content hash  d37d5371e91f4c03
+#   text hash     92c9177b4dd391dc
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4fe5686c017494cf
-#   text hash     ee63d9951c90ea05
+#   content hash  d37d5371e91f4c03
+#   text hash     8f403f7d7c00f7bf
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

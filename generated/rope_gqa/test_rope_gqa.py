@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4fe5686c017494cf
-#   text hash     d68e334d55567b4e
+#   content hash  d37d5371e91f4c03
+#   text hash     23352ba219193c19
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

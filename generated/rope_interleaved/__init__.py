@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  beaa89b3e3374d59
-#   text hash     f83a5a236a1ac3b4
+#   content hash  37c834229efeb607
+#   text hash     ee435f478bcc3507
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

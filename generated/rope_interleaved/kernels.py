@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  beaa89b3e3374d59
-#   text hash     72873da94543f357
+#   content hash  37c834229efeb607
+#   text hash     9e9db9a642b976c5
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  beaa89b3e3374d59
-#   text hash     b6c422edf664a722
+#   content hash  37c834229efeb607
+#   text hash     caa7537f742b7c12
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  beaa89b3e3374d59
-#   text hash     31ead7565f65a2ef
+#   content hash  37c834229efeb607
+#   text hash     5c676e6e5a5cfd73
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fa466e6ca20a94c2
-#   text hash     fe3c2742c4494e7a
+#   content hash  4207826b600dca36
+#   text hash     838f8c1fa82ab7a6
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fa466e6ca20a94c2
-#   text hash     b0454e84e198ea1b
+#   content hash  4207826b600dca36
+#   text hash     762bdda6b839ac5b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fa466e6ca20a94c2
-#   text hash     eba09e8b024df17b
+#   content hash  4207826b600dca36
+#   text hash     e15a0f6922c87c61
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fa466e6ca20a94c2
-#   text hash     5e661e924fad12d1
+#   content hash  4207826b600dca36
+#   text hash     1ebfaf11d0791e97
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c7a7164dc3766dbb
-#   text hash     56f369e2fbe099d3
+#   content hash  cb5c8933f1aa3a6a
+#   text hash     79fc5946bcd397f8
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

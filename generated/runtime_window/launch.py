@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c7a7164dc3766dbb
-#   text hash     32b47ebd4e5983c7
+#   content hash  cb5c8933f1aa3a6a
+#   text hash     58fa90d19a8bfd6c
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c7a7164dc3766dbb
-#   text hash     b2a8e7dc13404f57
+#   content hash  cb5c8933f1aa3a6a
+#   text hash     f19c43a9d46c297f
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

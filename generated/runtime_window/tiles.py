@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c7a7164dc3766dbb
-#   text hash     91a28acb6c8fe543
+#   content hash  cb5c8933f1aa3a6a
+#   text hash     eb2e28ffa5dd57f2
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

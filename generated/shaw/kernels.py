@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  51dbd24791b9b25f
-#   text hash     fa1c4b0caf3bd897
+#   content hash  cdf6db388a6b7261
+#   text hash     1f248cc73aad13ff
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

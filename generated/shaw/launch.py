@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  51dbd24791b9b25f
-#   text hash     0c05f925838b39bb
+#   content hash  cdf6db388a6b7261
+#   text hash     0ca095e2c71b9c5a
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

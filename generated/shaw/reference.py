@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  51dbd24791b9b25f
-#   text hash     0b3f902be01f34cf
+#   content hash  cdf6db388a6b7261
+#   text hash     f0b6433c7b614d55
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  51dbd24791b9b25f
-#   text hash     76e48a5b701d6adb
+#   content hash  cdf6db388a6b7261
+#   text hash     52b05ad69e512844
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

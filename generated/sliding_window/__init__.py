@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7e2f234f46f0deb0
-#   text hash     100e71a1938ae4a4
+#   content hash  ee6ede24a5f64d47
+#   text hash     fa800e54641f8a3b
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7e2f234f46f0deb0
-#   text hash     1d3718d687a291ef
+#   content hash  ee6ede24a5f64d47
+#   text hash     e7b38d76ac3be0fc
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7e2f234f46f0deb0
-#   text hash     e9de6f607c03d2b7
+#   content hash  ee6ede24a5f64d47
+#   text hash     955e6bd6db1a49da
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7e2f234f46f0deb0
-#   text hash     68846950d92d74cf
+#   content hash  ee6ede24a5f64d47
+#   text hash     b1e93578d488bb60
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7e2f234f46f0deb0
-#   text hash     abed0ce2ba69d277
+#   content hash  ee6ede24a5f64d47
+#   text hash     3ff603deb3aba5f0
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

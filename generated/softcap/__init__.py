@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3cfa6c9d476122c8
-#   text hash     cf706fc067114570
+#   content hash  2dfd7d86700ee909
+#   text hash     415b5a771ae5ae3f
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3cfa6c9d476122c8
-#   text hash     e5a14ad2e97b84fb
+#   content hash  2dfd7d86700ee909
+#   text hash     bf03c04c9fa45249
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3cfa6c9d476122c8
-#   text hash     200f024f57d74b76
+#   content hash  2dfd7d86700ee909
+#   text hash     fb8e9b272ffcee79
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3cfa6c9d476122c8
-#   text hash     256e3732b7b70cbd
+#   content hash  2dfd7d86700ee909
+#   text hash     9256623094e89d76
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

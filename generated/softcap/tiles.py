@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3cfa6c9d476122c8
-#   text hash     2cc5d5bd13abbdc8
+#   content hash  2dfd7d86700ee909
+#   text hash     873354168f5b26e2
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  52dd006b1795ddb3
-#   text hash     9f1718d6b0fa1ecb
+#   content hash  17fcb20148de6b92
+#   text hash     6d1c0904be26df1e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -201,7 +201,8 @@ def work(
         for half in tl.range(0, per_item):
             early = place[1]
             tile = tl.where(half == 0, tiles - 1 - early, early)
-            b, h = (place[0] * group + place[2]) // Hq, (place[0] * group + place[2]) % Hq
+            head = place[0] * group + place[2]
+            b, h = head // Hq, head % Hq
             kv_h = h // GROUP
             q_start = tile * BLOCK_M
             if (half == 0) | (early < tiles - 1 - early):
@@ -305,7 +306,8 @@ def load_tiles(
         for half in tl.range(0, per_item):
             early = place[1]
             tile = tl.where(half == 0, tiles - 1 - early, early)
-            b, h = (place[0] * group + place[2]) // Hq, (place[0] * group + place[2]) % Hq
+            head = place[0] * group + place[2]
+            b, h = head // Hq, head % Hq
             kv_h = h // GROUP
             q_start = tile * BLOCK_M
             q_first = q_start + (k_len - q_len)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  52dd006b1795ddb3
-#   text hash     2b37faa340a84199
+#   content hash  17fcb20148de6b92
+#   text hash     3530f24e7fb13659
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  52dd006b1795ddb3
-#   text hash     95a82eadce6d8b05
+#   content hash  17fcb20148de6b92
+#   text hash     0c3c16c01d497833
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  52dd006b1795ddb3
-#   text hash     a3c83d30241781f8
+#   content hash  17fcb20148de6b92
+#   text hash     6436b8cb6a11a2bb
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

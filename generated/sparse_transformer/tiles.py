@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  52dd006b1795ddb3
-#   text hash     86523e3dfa7e0ea9
+#   content hash  17fcb20148de6b92
+#   text hash     3e2cc9828e0aa3a1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

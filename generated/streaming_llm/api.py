@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  12c5106d707e1fe2
-#   text hash     23183388c4b30fd6
+#   content hash  3d6c8c1d24027c93
+#   text hash     3f7af5f8777c3e19
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

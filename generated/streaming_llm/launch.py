@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  12c5106d707e1fe2
-#   text hash     dc62b3738f031093
+#   content hash  3d6c8c1d24027c93
+#   text hash     f757524f733f5641
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  12c5106d707e1fe2
-#   text hash     741594c70a14fcca
+#   content hash  3d6c8c1d24027c93
+#   text hash     1269281611fbb962
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  12c5106d707e1fe2
-#   text hash     e55f8a61d732d355
+#   content hash  3d6c8c1d24027c93
+#   text hash     85067cd1a6ff3287
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

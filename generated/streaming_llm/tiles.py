@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  12c5106d707e1fe2
-#   text hash     cd804ee9a75b6d7d
+#   content hash  3d6c8c1d24027c93
+#   text hash     444b7cc94a0b2e06
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

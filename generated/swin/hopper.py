@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  77ff2179019b687d
-#   text hash     a4bca70a73dc9bbf
+#   content hash  d688f40630fb1a26
+#   text hash     a9d56c34562ebb48
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -212,7 +212,8 @@ def work(
         for half in tl.range(0, per_item):
             early = place[1]
             tile = tl.where(half == 0, tiles - 1 - early, early)
-            b, h = (place[0] * group + place[2]) // Hq, (place[0] * group + place[2]) % Hq
+            head = place[0] * group + place[2]
+            b, h = head // Hq, head % Hq
             q_start = tile * BLOCK_M
             if (half == 0) | (early < tiles - 1 - early):
                 # [64]
@@ -307,7 +308,8 @@ def load_tiles(
         for half in tl.range(0, per_item):
             early = place[1]
             tile = tl.where(half == 0, tiles - 1 - early, early)
-            b, h = (place[0] * group + place[2]) // Hq, (place[0] * group + place[2]) % Hq
+            head = place[0] * group + place[2]
+            b, h = head // Hq, head % Hq
             q_start = tile * BLOCK_M
             if (half == 0) | (early < tiles - 1 - early):
                 stage = begun % Q_STAGES

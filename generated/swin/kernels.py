@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  77ff2179019b687d
-#   text hash     a5d523433f67d42f
+#   content hash  d688f40630fb1a26
+#   text hash     cef55e13abb0b530
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  77ff2179019b687d
-#   text hash     a6c01b9152a249d7
+#   content hash  d688f40630fb1a26
+#   text hash     4df4972c5aaedc57
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

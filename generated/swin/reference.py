@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  77ff2179019b687d
-#   text hash     4a85182562521da5
+#   content hash  d688f40630fb1a26
+#   text hash     2fd24350c5e8bc4f
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

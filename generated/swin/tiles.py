@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  77ff2179019b687d
-#   text hash     20f3a90318835c10
+#   content hash  d688f40630fb1a26
+#   text hash     7256bbce1c4f7653
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ba8107c47df72bef
-#   text hash     a5f1e56be61b6199
+#   content hash  ab70d631c8e88719
+#   text hash     0da7237615b7cb14
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

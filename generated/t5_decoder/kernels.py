@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ba8107c47df72bef
-#   text hash     5c51882af6f98d21
+#   content hash  ab70d631c8e88719
+#   text hash     e16bcf67ef20aa31
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ba8107c47df72bef
-#   text hash     988669c9246aa9ab
+#   content hash  ab70d631c8e88719
+#   text hash     e22027d252b6de8e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ba8107c47df72bef
-#   text hash     a91883b4ca843c06
+#   content hash  ab70d631c8e88719
+#   text hash     175ecef0b39089e9
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

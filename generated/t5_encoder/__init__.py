@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  817f4c44aa11c2f4
-#   text hash     5ae6b2e9fb924cea
+#   content hash  d6762c1e1924a34a
+#   text hash     98cf2206b46123b0
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  817f4c44aa11c2f4
-#   text hash     8e87ed0d9b0ecf4c
+#   content hash  d6762c1e1924a34a
+#   text hash     c6145001c48ad6bd
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  817f4c44aa11c2f4
-#   text hash     5d236575017039a7
+#   content hash  d6762c1e1924a34a
+#   text hash     b8c3005318a99772
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  817f4c44aa11c2f4
-#   text hash     e2e221598b525aab
+#   content hash  d6762c1e1924a34a
+#   text hash     d12a87459a0949b2
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

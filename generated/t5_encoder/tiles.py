@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  817f4c44aa11c2f4
-#   text hash     7010ef0735f13870
+#   content hash  d6762c1e1924a34a
+#   text hash     fe19c6a2f675ca59
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e530d1b39682bddf
-#   text hash     3728f27e3c3bfd9d
+#   content hash  0ccd8942955f1026
+#   text hash     d7102945ff17048c
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

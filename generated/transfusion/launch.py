@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e530d1b39682bddf
-#   text hash     9f33c4ae0b59e79b
+#   content hash  0ccd8942955f1026
+#   text hash     1efd273f527ef84c
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

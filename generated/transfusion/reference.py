@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e530d1b39682bddf
-#   text hash     a086d3f37fdc867e
+#   content hash  0ccd8942955f1026
+#   text hash     bc3a44ead7b0cc05
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e530d1b39682bddf
-#   text hash     7d2a7f50ce4f0860
+#   content hash  0ccd8942955f1026
+#   text hash     948a647bea5cb9df
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d1d31b691664d50a
-#   text hash     b167f8f753b42ee3
+#   content hash  06a92f2d819fddf0
+#   text hash     eb307f158ca9d2c9
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d1d31b691664d50a
-#   text hash     ba0b4c1f29572633
+#   content hash  06a92f2d819fddf0
+#   text hash     c6bc648a2532562d
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d1d31b691664d50a
-#   text hash     7685bbeb7e1302c9
+#   content hash  06a92f2d819fddf0
+#   text hash     0ce59d4d0fdfefdf
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

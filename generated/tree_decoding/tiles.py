@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d1d31b691664d50a
-#   text hash     cc15aee0b82ebb92
+#   content hash  06a92f2d819fddf0
+#   text hash     1ea5cb8c5808292d
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

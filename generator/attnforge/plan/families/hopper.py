@@ -12,13 +12,12 @@ from .. import programs, softmax
 from ..kernel_terms import KernelTerms
 from ..loops import Loops
 from ..parameters import Function, Kernel, Parameter, Step, jitted
-from ..shared_parameters import SharedParameters
+from ..shared_parameters import TILED, SharedParameters
 from ..statements import Block, Branch, Bundle, Call, Comment, Loop, Statement, lines, names, needed, reads, targets
 from .portable import rows_of_keys
 
 _ORDER = ("items", "tiles", "group", "per_item")
 _STAGED = ("STAGES", "Q_STAGES")
-_TILED = ("BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV")
 _ROWS_OF_SCORES, _KEYS_OF_SCORES = "gl.SliceLayout(1, SCORES)", "gl.SliceLayout(0, score.type.layout)"
 _TURNS = ("WORKERS", "WORKER")
 _RUNNING = ("m", "l", "q_tile", "k_start", "buffers", "terms", "STAGES", "BLOCK_N", "SCORES", "OUT")
@@ -28,9 +27,14 @@ _RUNNING = ("m", "l", "q_tile", "k_start", "buffers", "terms", "STAGES", "BLOCK_
 class Hopper:
     """The file of a variant's Hopper kernels."""
 
-    kernel: Kernel
+    shared: SharedParameters
     functions: tuple[Function, ...]  # beside those that all such files have
     known: frozenset[str]  # what kernels.py defines
+
+    @cached_property
+    def kernel(self) -> Kernel:
+        """The forward pass, worked out for those who print it."""
+        return _Forward(self.shared).kernel
 
     @property
     def imports(self) -> tuple[str, ...]:
@@ -49,7 +53,7 @@ def build(p: SharedParameters, known: frozenset[str]) -> Hopper | None:
     if p.spec.dropout or not p.spec.algorithm.backward or (states and not states.ranged):
         return None
     functions = jitted("hopper/packed", "clear_rows", "clear_behind") if p.storage.cut else ()
-    return Hopper(_Forward(p).kernel, functions, known)
+    return Hopper(p, functions, known)
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ class _Forward:
             *p.skipped("q"),
             *p.sunk(),
             *(Parameter(name, "i32", name) for name in _ORDER),
-            *p.constants(*keys.constants, *_TILED, *_STAGED),
+            *p.constants(*keys.constants, *(name for name in TILED if name != "PRECISION"), *_STAGED),
         )
 
     @cached_property
@@ -112,7 +116,10 @@ class _Forward:
         """The kernel."""
         p, a, terms = self.shared, self.shared.analysis, self.terms
         enter = (
-            Statement("b, h", "(place[0] * group + place[2]) // Hq, (place[0] * group + place[2]) % Hq"),
+            Statement("early", "place[1]"),
+            Statement("tile", "tl.where(half == 0, tiles - 1 - early, early)"),
+            Statement("head", "place[0] * group + place[2]"),
+            Statement("b, h", "head // Hq, head % Hq"),
             *a.key_head,
             Statement("q_start", "tile * BLOCK_M"),
             *programs.sequence(a, "q", []),

@@ -156,6 +156,12 @@ class SpecModel(_Model):
     targets: list[Literal["portable"]] = Field(
         ["portable"], min_length=1, description="Which kernels to render; only the portable ones are there so far."
     )
+    exports: list[Literal["decode"]] = Field(
+        [],
+        min_length=1,
+        description="Further files of the package. `decode`: `decode.py`, which attends to dense and paged caches; not "
+        "with `dropout`, `scan` or an earlier `algorithm`.",
+    )
 
 
 class OptionModel(_Model):

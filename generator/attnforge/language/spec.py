@@ -15,7 +15,7 @@ from ..source import suggestions
 from ..source.errors import Location, Problems, near
 from ..source.fields import Fields, number
 from ..source.located_yaml import Value, read
-from . import algorithm, domain, lost_gradients, names, rope
+from . import algorithm, domain, exports, lost_gradients, names, rope
 from .algorithm import FLASH2, Algorithm
 from .declarations import read_inputs
 from .domain import Domain
@@ -25,8 +25,9 @@ from .terms import Library, Term
 __all__ = ["MaskTerm", "Rope", "ScoreTerm", "Spec", "load"]
 
 MOST_TERMS = 50
-KEYS = tuple(
-    "name group description citation layout heads rope mask score domain sink dropout algorithm inputs targets".split()  # noqa: SIM905
+KEYS = (
+    *("name", "group", "description", "citation", "layout", "heads", "rope", "mask", "score", "domain", "sink"),
+    *("dropout", "algorithm", "inputs", "targets", "exports"),
 )
 
 
@@ -66,6 +67,7 @@ class Spec:
     algorithm: Algorithm = FLASH2
     inputs: tuple[Input, ...] = ()  # in the order of the keywords
     options: tuple[RuntimeOption, ...] = ()
+    exports: tuple[str, ...] = ()  # further files of the package
     text: str = ""  # the canonical text of the spec and its terms, for the content hash
 
 
@@ -128,8 +130,10 @@ class _Loader:
         if packed:
             self._cut(fields.found["layout"].at)
         self._unread(fields)
+        dropped = fields.truth("dropout")
+        given = tuple(order.seen(k.meaning) for k in self.keywords.values() if isinstance(k.meaning, Input))
+        wanted = exports.read(fields.get("exports"), self.keywords, given, dropped, order, self.problems)
         plain = {"spec": document.plain(), "terms": {n: t.plain for n, t in sorted(self.used.items())}}
-        meanings = [found.meaning for found in self.keywords.values()]
         return Spec(
             name,
             fields.text("description") or f"The attention variant {name}.",
@@ -143,10 +147,11 @@ class _Loader:
             tuple(scores),
             domain.read(fields.get("domain"), "score" in fields, self.problems),
             fields.truth("sink"),
-            fields.truth("dropout"),
+            dropped,
             order,
-            tuple(order.seen(m) for m in meanings if isinstance(m, Input)),
-            tuple(m for m in meanings if isinstance(m, RuntimeOption)),
+            given,
+            tuple(k.meaning for k in self.keywords.values() if isinstance(k.meaning, RuntimeOption)),
+            wanted,
             json.dumps(plain, sort_keys=True, ensure_ascii=False),
         )
 

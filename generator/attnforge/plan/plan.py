@@ -12,7 +12,8 @@ from . import arguments, common_values, rotation, running_sums, sections, tile_r
 from .analysis import Analysis, analyse
 from .arguments import Argument
 from .common_values import CommonValues
-from .families import hopper
+from .families import decode, hopper
+from .families.decode import Decode
 from .families.hopper import Hopper
 from .kernel_terms import KernelTerms, Sum
 from .layout import reduced, scan_view
@@ -63,6 +64,7 @@ class Plan:
     tuned: tuple[tiles.Row, ...]  # of this variant alone
     tables: tiles.Tables
     hopper: Hopper | None  # the kernels for Hopper GPUs, where there are any
+    decode: Decode | None  # those of decoding, where the spec asks for them
 
     rotation = rotation
 
@@ -261,4 +263,5 @@ def build(spec: Spec) -> Plan:
         tuned,
         given._replace(half={arch: also(table) for arch, table in given.half.items()}, single=also(given.single)),
         hopper.build(kernels, names),
+        decode.build(spec, taken, names),
     )

@@ -29,7 +29,11 @@ _FILES = {
     "reference.py": "host/reference.py.jinja",
     "test_{name}.py": "tests/suite.py.jinja",
 }
-
+_DECODING = {
+    "decode.py": "decode/decode.py.jinja",
+    "decode_launch.py": "decode/launch.py.jinja",
+    "decode_kernels.py": "decode/kernels.py.jinja",
+}
 
 # the same bytes in every package
 _SHARED = {"runtime.py": "host/runtime.py.jinja", "checks.py": "tests/checks.py.jinja"}
@@ -42,7 +46,9 @@ class TemplateFault(Exception):
 def render(spec: Spec) -> dict[str, str]:
     """The names and texts of the files that make up the package of a spec."""
     values = _values(spec)
-    files = _FILES | ({"hopper.py": "hopper/hopper.py.jinja"} if values["plan"].hopper else {})
+    planned = values["plan"]
+    files = _FILES | ({"hopper.py": "hopper/hopper.py.jinja"} if planned.hopper else {})
+    files |= _DECODING if planned.decode else {}
     own = {name.format(name=spec.name): _file(template, values) for name, template in files.items()}
     return own | {name: _shared(template) for name, template in _SHARED.items()}
 

@@ -1,0 +1,63 @@
+"""The keywords of decoding: those of `attention`, in the shapes that inputs have beside a cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..expressions.inputs import Input
+from ..language.spec import Spec
+from .arguments import Argument
+from .paged import PAGED
+
+_COUNTS = {"batch": "B", "head": "Hq", "kv_head": "Hkv", "query": "Tq", "key": "Tk", "token": "Tk"}
+_PAGED = {"batch": "P", "key": "page", "token": "page"}
+_ELSEWHERE = ("cos", "sin", "positions", "sinks")  # keywords with checks of their own
+
+
+@dataclass(frozen=True)
+class CachedArgument:
+    """An input among the keywords of decoding."""
+
+    argument: Argument
+    shape: str  # text over the sizes that the checks know
+    whole: tuple[int, ...] = ()  # axes where 1 does not stand for any size
+    longer: tuple[int, ...] = ()  # axes that may have more than the call needs
+    packed: str = ""  # its shape where new tokens are packed, if it stands as they do
+    batch: int | None = None  # which of its axes packed tokens lack
+
+    @property
+    def doc(self) -> str:
+        """What it is, on one line."""
+        a = self.argument
+        kind = "" if a.dtype == "float" else f"{a.dtype} "
+        shape = f"{self.shape}, packed {self.packed}" if self.packed else self.shape
+        return f"{kind}{shape}{', optional' if a.default or a.optional else ''}; {a.doc}" if a.axes else a.dtype
+
+
+def build(spec: Spec, arguments: Iterable[Argument]) -> tuple[CachedArgument, ...]:
+    """The keywords that stem from terms and inputs, in order; the spec has the names of the code."""
+    inputs = {given.name: given for given in spec.inputs}
+    taken = (a for a in arguments if a.name not in _ELSEWHERE)
+    return tuple(_argument(a, inputs[a.code]) if a.axes else CachedArgument(a, "") for a in taken)
+
+
+def _argument(a: Argument, given: Input) -> CachedArgument:
+    counts = _COUNTS | (_PAGED if PAGED.holds(given) else {})
+    sizes = []
+    for axis in given.axes:
+        count = str(axis.size) if axis.kind == "size" else counts[axis.kind]
+        sizes.append(count if axis.per == 1 else f"-(-{count} // {axis.per})")
+    longer = () if PAGED.holds(given) else tuple(i for i, kind in enumerate(given.kinds) if kind in given.rows)
+    packed, batch = "", None
+    if PAGED.follows(given):
+        longer = ()
+        batch = given.kinds.index("batch") if "batch" in given.kinds else None
+        rows = ["T" if kind == "query" else size for kind, size in zip(given.kinds, sizes, strict=True)]
+        packed = _tuple(size for i, size in enumerate(rows) if i != batch)
+    return CachedArgument(a, _tuple(sizes), given.written, longer, packed, batch)
+
+
+def _tuple(sizes: Iterable[str]) -> str:
+    texts = list(sizes)
+    return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"

@@ -1,0 +1,125 @@
+"""The terms of a spec as decoding kernels read them: rows are pairs of a new token and a head, keys stand in pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..expressions import whole_numbers
+from ..expressions.inputs import Axis, Input
+from ..expressions.tree import Node
+from .access import CASTS, Access, Site
+from .kernel_terms import KernelTerms
+from .paged import PAGED
+from .positions import ENDS_TOGETHER
+from .sides import SIDES, Side
+from .statements import Statement, serving
+
+_ROWS = "[:, None]"
+_KEYS = "[None, :]"
+
+
+@dataclass(frozen=True)
+class CachedTerms(KernelTerms):
+    """The terms over a tile of rows and keys; what differs between heads differs between its rows."""
+
+    def leaf_text(self, node: Node) -> str:
+        """Text of a leaf of an expression."""
+        if node.op == "input":
+            return self.access(node).name
+        return f"h{_ROWS}" if node.op == "var" and node.value == "h" else super().leaf_text(node)
+
+    def extent(self, access: Access) -> frozenset[str]:
+        """The sides along which an access differs inside a tile."""
+        return super().extent(access) | ({"q"} if "head" in access.input.kinds else frozenset())
+
+    def reach(self, node: Node) -> frozenset[str]:
+        """The sides along which an expression differs inside a tile."""
+        return frozenset({"q"}) if node.op == "var" and node.value == "h" else super().reach(node)
+
+    def streams(self, given: Input) -> Side | None:
+        """No side: pages do not lie one behind the other, as what a descriptor reads does."""
+        return None
+
+    def points(self, given: Input) -> bool:
+        """True: all inputs are read through pointers."""
+        return True
+
+    def loads(self, site: Site) -> tuple[Statement, ...]:
+        """The statements that make accesses available, by where they run: "program", "step", or "mask" in steps."""
+        found = list(self.numbers()) if site == "program" else []
+        for access in self.accesses:
+            inner = "step" if access in self._scored else "mask"
+            if site == ("program" if self.extent(access) <= {"q"} else inner):
+                found += serving(self.readers(access), self._read(access))
+        return tuple(dict.fromkeys(found))
+
+    @property
+    def paged(self) -> bool:
+        """True if some input stands in pages."""
+        return any(PAGED.holds(access.input) for access in self.accesses)
+
+    @property
+    def packed(self) -> bool:
+        """True if some input stands as packed new tokens do."""
+        return any(PAGED.follows(access.input) for access in self.accesses)
+
+    def _read(self, access: Access) -> Iterator[Statement]:
+        """The statements that load an access."""
+        given, extent = access.input, self.extent(access)
+        strides, written = dict(zip(self.strides(given), given.axes, strict=True)), list(access.index)
+        offsets, keys = [], False
+        for i, (stride, axis) in enumerate(strides.items()):
+            if axis.kind == "batch" and PAGED.holds(given):
+                continue
+            index = written.pop(0) if i in given.written else None
+            if axis.kind in ("batch", "head", "kv_head"):
+                place = {"batch": "b", "head": f"h{_ROWS}", "kv_head": "kv_h"}[axis.kind]
+                offsets.append(f"tl.cast({place}, tl.int64) * {stride}")
+                continue
+            own = _own(axis, index)
+            keys |= own == "k"
+            text = self._along(access, axis, index)
+            if index is not None and not own:
+                place = self.place_name(access, stride)
+                yield Statement(place, text)
+                text = place
+            if not PAGED.holds(given):
+                offsets.append(f"{text}.to(tl.int64) * {stride}")
+                continue
+            page, slot = f"k_page{_KEYS}", f"k_slot{_KEYS}"
+            if not keys:
+                page, slot = f"{access.name}_page", f"{access.name}_slot"
+                yield PAGED.page(f"{page}, {slot}", text, f"{text} < k_len")
+            sequence = next(name for name, other in strides.items() if other.kind == "batch")
+            offsets += [f"{page} * {sequence}", f"{slot}.to(tl.int64) * {stride}"]
+        mask = f", mask=inside{_KEYS}, other=0" if keys else ""
+        value = f"tl.load({' + '.join((f'{given.name}_ptr', *offsets))}{mask}){CASTS[given.dtype]}"
+        if given.default is not None:
+            value = f"{given.name}_default(h{_ROWS}, Hq) if {given.name}_ptr is None else {value}"
+        yield Statement(access.name, value, shape=self._shape(extent))
+
+    def _along(self, access: Access, axis: Axis, index: Node | None) -> str:
+        """Text of the place along an axis of tokens or of a table, within it."""
+        own = _own(axis, index)
+        if own == "k":
+            return f"k_pos{_KEYS}" if axis.per == 1 else f"(k_pos // {axis.per}){_KEYS}"
+        if index is None:
+            row = "own_row" if PAGED.follows(access.input) else "row"
+            return f"{row}{_ROWS}" if axis.per == 1 else f"({row} // {axis.per}){_ROWS}"
+        if own == "q":
+            # a sequence that is shorter than its new tokens has rows before its first position
+            return f"tl.maximum(q_pos, 0){_ROWS}"
+        count = {"size": str(axis.size), "query": "q_len"}.get(axis.kind, "k_len")
+        if axis.kind == "query":
+            index = Node("-", (index, ENDS_TOGETHER.first), None, "int")
+        return f"within({self.text(whole_numbers.shortened(self.beside_tiles(index), self.limits))}, {count})"
+
+
+def _own(axis: Axis, index: Node | None) -> Side | None:
+    """The side whose own position is the place along an axis of keys or tokens."""
+    if axis.kind not in ("key", "token"):
+        return None
+    if index is None:
+        return "k"
+    return next((side for side in SIDES if index.op == "var" and index.value == side), None)

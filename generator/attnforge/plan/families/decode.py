@@ -1,0 +1,360 @@
+"""Decoding: new tokens over a cache, whose keys are cut into splits that a second kernel joins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from ...language.spec import Spec
+from .. import cached_arguments, softmax, tile_ranges
+from ..analysis import Analysis, analyse
+from ..arguments import Argument
+from ..cached_arguments import CachedArgument
+from ..cached_terms import CachedTerms
+from ..paged import PAGED, decoded
+from ..parameters import Function, Kernel, Parameter, Step, jitted
+from ..positions import ENDS_TOGETHER
+from ..shared_parameters import SharedParameters
+from ..statements import Block, Branch, Comment, Loop, Statement, lines, names, needed, reads, targets
+from ..tile_ranges import TileRange
+
+_SPAN = ("lo", "hi", "full_lo", "full_hi")
+_TABLES = (
+    *("cos_ptr", "cos_stride_row", "cos_stride_column", "sin_ptr", "sin_stride_row", "sin_stride_column"),
+    *("position_end", "D", "PAIRS"),
+)
+_SEQUENCES = (Parameter("seq_lens_ptr", "*i32", "seq_lens"), Parameter("cu_seqlens_q_ptr", "*i32", "cu_seqlens_q"))
+_SIZES = (
+    *(Parameter("tokens", "i32", "q.shape[0]"), Parameter("longest", "i32", "longest")),
+    *(Parameter("max_seqlen_k", "i32", "max_seqlen_k"), Parameter("Hq", "i32", "q.shape[1]")),
+    *(Parameter("splits", "i32", "splits"), Parameter("split_size", "i32", "split_size")),
+)
+_COUNTS = {
+    "B": "seq_lens.shape[0]",
+    "T": "q.shape[0]",
+    "Tq": "longest",
+    "Tk": "max_seqlen_k",
+    "P": "k_cache.shape[0]",
+    "page": "k_cache.shape[1]",
+    "Hq": "q.shape[-2]",
+    "Hkv": "k_cache.shape[-2]",
+}
+
+
+@dataclass(frozen=True)
+class KeySpan:
+    """The function that tells which keys a tile of rows sees, and which of them need no mask."""
+
+    tiles: TileRange
+    by_row: frozenset[str]  # names of which each row has a value
+    function = "key_span"
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """What it takes."""
+        return (*(("span",) if len(self.tiles.ends) > 1 else ()), *self.tiles.parameters)
+
+    @property
+    def call(self) -> str:
+        """Text that calls it."""
+        return f"{self.function}({', '.join('h[:, None]' if name == 'h' else name for name in self.parameters)})"
+
+    @property
+    def body(self) -> tuple[Statement, ...]:
+        """Its statements; a span begins where the one before it ends, at the earliest."""
+        found = [Statement("shift", ENDS_TOGETHER.shift)] if self.tiles.shifted else []
+        several = len(self.tiles.ends) > 1
+        for n, ends in enumerate(self.tiles.ends):
+            number = str(n) if several else ""
+            lo, hi, full_lo, full_hi = (f"{name}{number}" for name in _SPAN)
+            first = self._over_rows("min", ends.lo)
+            found.append(Statement(lo, f"tl.maximum({first}, hi{n - 1})" if n else first))
+            found.append(Statement(hi, f"tl.maximum({self._over_rows('max', ends.hi)}, {lo})"))
+            if ends.full:
+                full = self._over_rows("max", ends.full[0]), self._over_rows("min", ends.full[1])
+                found.append(Statement(full_lo, f"tl.maximum({full[0]}, {lo})"))
+                found.append(Statement(full_hi, f"tl.minimum({full[1]}, {hi})"))
+            else:
+                found.append(Statement(f"{full_lo}, {full_hi}", f"{hi}, {lo}"))
+        for name in _SPAN if several else ():
+            *others, last = (f"{name}{n}" for n in range(len(self.tiles.ends)))
+            choice = "".join(f"tl.where(span == {n}, {other}, " for n, other in enumerate(others))
+            found.append(Statement(name, f"{choice}{last}{')' * len(others)}"))
+        return (*found, Statement("", f"return {', '.join(_SPAN)}"))
+
+    def _over_rows(self, extreme: str, text: str) -> str:
+        """Text of an end that holds for all rows of the tile."""
+        return f"tl.{extreme}({text})" if names(text) & self.by_row else text
+
+
+@dataclass(frozen=True)
+class Decode:
+    """The kernels of a variant's decoding, for those who print them."""
+
+    shared: SharedParameters
+    taken: tuple[Argument, ...]  # the keywords of `attention`
+    known: frozenset[str]  # what kernels.py defines
+
+    @property
+    def spec(self) -> Spec:
+        """The spec as decoding kernels see it."""
+        return self.shared.spec
+
+    @property
+    def analysis(self) -> Analysis:
+        """The spec, worked out."""
+        return self.shared.analysis
+
+    @cached_property
+    def arguments(self) -> tuple[CachedArgument, ...]:
+        """The keywords that stem from terms and inputs."""
+        return cached_arguments.build(self.spec, self.taken)
+
+    @property
+    def sizes(self) -> dict[str, str]:
+        """The sizes that shapes of these keywords name, and the host's texts of them."""
+        named = names(*(text for one in self.arguments for text in (one.shape, one.packed)))
+        return {name: text for name, text in _COUNTS.items() if name in named}
+
+    @property
+    def passed(self) -> tuple[str, ...]:
+        """The host's names of all keywords."""
+        return tuple(a.code for a in self.taken)
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Those of tensors."""
+        return tuple(a.code for a in self.taken if a.kind == "tensor")
+
+    @cached_property
+    def terms(self) -> CachedTerms:
+        """The spec's terms."""
+        return CachedTerms(self.spec, "q")
+
+    @cached_property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """All kernels, in the order in which a file holds them."""
+        return (self.split, self.join, self.append)
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        """The functions that the kernels call and kernels.py lacks."""
+        rotated = ("load_rotated",) if self.spec.rope else ()
+        span = Function("decode/functions.jinja", "span_function", (self.span,))
+        return (
+            *jitted("decode/functions", *PAGED.functions),
+            span,
+            *jitted("decode/functions", "load_places", *rotated),
+        )
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """What the file takes from kernels.py."""
+        blocks = (block for kernel in self.kernels for block in kernel.blocks.values())
+        found = names(*(line for block in (*blocks, self.span.body) for line in lines(block)))
+        own = {function.defines for function in self.functions}
+        return tuple(sorted(found & self.known - own | {"LOG2E", "add_product", "partial_row_sums"}))
+
+    @cached_property
+    def span(self) -> KeySpan:
+        """The function that tells the keys of a tile of rows."""
+        by_row = {access.name for access in self.terms.accesses if self.terms.extent(access)}
+        return KeySpan(tile_ranges.build(self.spec, "k"), frozenset({"h", *by_row}))
+
+    @cached_property
+    def step(self) -> Step:
+        """The function that attends to a tile of keys."""
+        terms, scale = self.terms, "scale" if self.spec.scores else "scale_log2"
+        loads = (*terms.loads("step"), *terms.loads("mask"))
+        results, own = ("acc", "m", "l"), ("acc", "m", "l", "q_tile", "k_start", "pages_ptr")
+        strides = (parameter.name for x in "kv" for parameter in _cache(x))
+        walked = ("k_ptr", "v_ptr", "b", "kv_h", "k_len", "lo", "hi", *strides)
+        known = {*results, *own, *walked, scale, "k_pos", "inside", "k_page", "k_slot", *targets(loads)}
+        words = (scale, *terms.passed(reads((*terms.score, *terms.keep, *loads)), known))
+        constants = ("PAGE", "D", "DV", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION")
+        return Step("attend", results, own, (("keys", walked), ("terms", words)), constants, tails=False)
+
+    @cached_property
+    def split(self) -> Kernel:
+        """The kernel that attends to one split of keys."""
+        p, terms = self.shared, self.terms
+        queries = Statement("q_tile", self._queries, shape="[BLOCK_M, BLOCK_D]")
+        loaded = (*self.analysis.scaled, *terms.loads("program"))
+        read = {"h", "row"} | reads((queries, *self._visit))
+        return Kernel(
+            "attend_split",
+            (
+                *(Parameter(f"{x}_ptr", "*T", x) for x in "qkv"),
+                *_SEQUENCES,
+                Parameter("pages_ptr", "*i32", "page_table"),
+                Parameter("parts_ptr", "*fp32", "parts", written=True),
+                Parameter("scale", "fp32", "scale"),
+                *p.given(terms),
+                *self._angles,
+                *(Parameter(f"q_stride_{axis}", "i32", f"q.stride({i})") for i, axis in enumerate(("token", "head"))),
+                *_cache("k"),
+                *_cache("v"),
+                Parameter("pages_stride_sequence", "i32", "0 if page_table is None else page_table.stride(0)"),
+                *_SIZES,
+                *p.constants("GROUP"),
+                Parameter("PAGE", "constexpr", "1 if page_table is None else k.shape[1]"),
+                *p.constants("D", "DV", "PAIRS", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION"),
+            ),
+            "decode/split.jinja",
+            "(splits, runtime.cdiv(rows, block_m) * k.shape[2], sequences)",
+            self.step,
+            {
+                "step_enter": self.step.unpacked,
+                "page": (PAGED.page("k_page, k_slot", "k_pos", "inside"),),
+                "scored": (*terms.loads("step"), *terms.score),
+                "masked": (*terms.loads("mask"), *terms.keep),
+                "unseen": softmax.unseen(_without_sink(self.spec)),
+                "sequence": (PAGED.sequence(),),
+                "rows": needed((*_rows(), *loaded), read),
+                "queries": (queries,),
+                "start": softmax.start(_without_sink(self.spec)),
+                "visit": self._visit,
+            },
+        )
+
+    @property
+    def _visit(self) -> tuple[Block, ...]:
+        """The statements that attend to the tiles of a split that the rows see."""
+        tile: tuple[Block, ...] = (
+            Statement("k_start", "i * BLOCK_N"),
+            Statement("mixed", "(k_start < full_lo) | (k_start + BLOCK_N > full_hi)"),
+            self.step.call("mixed", ""),
+        )
+        inside: tuple[Block, ...] = (
+            Statement(", ".join(_SPAN), self.span.call),
+            Statement("begin, end", "tl.maximum(lo, split_begin), tl.minimum(hi, split_begin + split_size)"),
+            Statement("first", "begin // BLOCK_N"),
+            Statement("last", "tl.where(begin < end, tl.cdiv(end, BLOCK_N), first)"),
+            *self.step.packed,
+            Loop("i", "first", "last", tile),
+        )
+        count = len(self.span.tiles.ends)
+        return (Loop("span", "0", str(count), inside),) if count > 1 else inside
+
+    @property
+    def _queries(self) -> str:
+        """Text that loads a tile of queries."""
+        place = "(token + row).to(tl.int64) * q_stride_token + h.to(tl.int64) * q_stride_head"
+        if not self.spec.rope:
+            return f"load_places(q_ptr, {place}, place < count, D, BLOCK_D)"
+        position = "q_pos if positions_ptr is None else tl.load(positions_ptr + token + row)"
+        return f"load_rotated(q_ptr, {place}, place < count, {position}, {', '.join(_TABLES)}, BLOCK_D)"
+
+    @property
+    def _angles(self) -> Iterator[Parameter]:
+        """What tells the angles of positions, and which positions new tokens have."""
+        left = {f"positions_stride_{axis}" for axis in self.shared.storage.outer}
+        return (parameter for parameter in self.shared.angles() if parameter.name not in left)
+
+    @cached_property
+    def join(self) -> Kernel:
+        """The kernel that joins the parts of a row."""
+        p = self.shared
+        start: tuple[Block, ...] = (
+            Statement("m", 'tl.full([], float("-inf"), tl.float32)'),
+            Statement("l", "tl.full([], 0.0, tl.float32)"),
+        )
+        if self.spec.sink:
+            joined = (
+                Comment("once, here: no split has seen it"),
+                Statement("m", "tl.load(sinks_ptr + tl.cast(h, tl.int64) * sinks_stride_head).to(tl.float32) * LOG2E"),
+                Statement("l", 'tl.where(m == float("-inf"), 0.0, 1.0)'),
+            )
+            start = (*start, Branch("sinks_ptr is not None", joined))
+        return Kernel(
+            "join_splits",
+            (
+                Parameter("parts_ptr", "*fp32", "parts"),
+                *_SEQUENCES,
+                Parameter("out_ptr", "*T", "out", written=True),
+                Parameter("lse_ptr", "*fp32", "lse", written=True),
+                *p.sunk(),
+                Parameter("lse_stride_sequence", "i32", "lse_strides[0]"),
+                Parameter("lse_stride_head", "i32", "lse_strides[1]"),
+                *_SIZES,
+                *p.constants("DV", "BLOCK_DV"),
+                Parameter("BLOCK_S", "constexpr", "16"),
+            ),
+            "decode/join.jinja",
+            "(longest, q.shape[1], sequences)",
+            blocks={"sequence": (PAGED.sequence(),), "start": start},
+        )
+
+    @cached_property
+    def append(self) -> Kernel:
+        """The kernel that puts new keys and values into their places of a cache."""
+        place = "t * {x}_stride_token + h.to(tl.int64) * {x}_stride_head"
+        rows = f"load_places(k_new_ptr, {place.format(x='k_new')}, there, D, BLOCK_D)"
+        loads: tuple[Block, ...] = (Statement("k_rows", rows),)
+        if self.spec.rope:
+            position = Statement("position", "tl.load(positions_ptr + t + tl.zeros([BLOCK_H], tl.int32))")
+            taken = ("k_new_ptr", place.format(x="k_new"), "there", "position", *_TABLES, "BLOCK_D")
+            loads = (position, Statement("k_rows", f"load_rotated({', '.join(taken)})"))
+        values = f"load_places(v_new_ptr, {place.format(x='v_new')}, there, DV, BLOCK_DV)"
+        constants = {"D": "k.shape[-1]", "DV": "v.shape[-1]", "PAIRS": "cos.shape[1]"}
+        constants |= {"BLOCK_H": "runtime.power_of_2(k.shape[2])"}
+        constants |= {"BLOCK_D": "runtime.padded_width(k)", "BLOCK_DV": "runtime.padded_width(v)"}
+        return Kernel(
+            "append_rows",
+            (
+                *(Parameter(f"{x}_new_ptr", "*T", f"{x}_new") for x in "kv"),
+                *(Parameter(f"{x}_ptr", "*T", x, written=True) for x in "kv"),
+                Parameter("slots_ptr", "*i64", "slot_mapping"),
+                *self._angles,
+                *(
+                    Parameter(f"{x}_new_stride_{axis}", "i32", f"{x}_new.stride({i})")
+                    for x in "kv"
+                    for i, axis in enumerate(("token", "head"))
+                ),
+                *_cache("k"),
+                *_cache("v"),
+                Parameter("slots", "i32", "k.shape[0] * k.shape[1]"),
+                Parameter("page_size", "i32", "k.shape[1]"),
+                Parameter("Hkv", "i32", "k.shape[2]"),
+                *(
+                    Parameter(name, "constexpr", text)
+                    for name, text in constants.items()
+                    if self.spec.rope or name != "PAIRS"
+                ),
+            ),
+            "decode/append.jinja",
+            "(k_new.shape[0],)",
+            blocks={"rows": (*loads, Statement("v_rows", values))},
+        )
+
+
+def _cache(x: str) -> tuple[Parameter, ...]:
+    """The strides of a cache's tensor, whose pages stand in the place of a batch."""
+    axes = ("page", "token", "head")
+    return tuple(Parameter(f"{x}_stride_{axis}", "i32", f"{x}.stride({i})") for i, axis in enumerate(axes))
+
+
+def _rows() -> tuple[Statement, ...]:
+    """Tokens, heads and positions of a tile's rows; rows behind the last one read what that one does."""
+    shift = ENDS_TOGETHER.shift
+    return (
+        Statement("row", "tl.minimum(place // GROUP, q_len - 1)", shape="[BLOCK_M]"),
+        Statement("own_row", "row if cu_seqlens_q_ptr is None else token + row", shape="[BLOCK_M]"),
+        Statement("h", "kv_h * GROUP + place % GROUP", shape="[BLOCK_M]"),
+        Statement("q_pos", ENDS_TOGETHER.of("row"), shape="[BLOCK_M]"),
+        Statement("q_first", f"tile * BLOCK_M // GROUP + ({shift})"),
+        Statement("q_last", f"tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // GROUP + ({shift}), k_len - 1)"),
+    )
+
+
+def _without_sink(spec: Spec) -> Spec:
+    """The spec as a split sees it."""
+    return replace(spec, sink=False)
+
+
+def build(spec: Spec, taken: tuple[Argument, ...], known: Iterable[str]) -> Decode | None:
+    """The kernels of a variant's decoding, if its spec asks for it; `known` is what kernels.py defines."""
+    if "decode" not in spec.exports:
+        return None
+    return Decode(SharedParameters(analyse(decoded(spec))), taken, frozenset(known))

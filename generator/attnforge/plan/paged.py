@@ -1,0 +1,44 @@
+"""The storage of a cache: keys and values in pages that a table names, or an axis of sequences with room for each."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ..expressions.inputs import Input
+from ..language.spec import Spec
+from .statements import Statement
+
+
+@dataclasses.dataclass(frozen=True)
+class Paged:
+    """Keys as [pages, place in the page, heads, columns]; without a table each sequence has a page of its own."""
+
+    functions = ("find_sequence", "find_page")  # that its texts call
+
+    def sequence(self) -> Statement:
+        """The statement that finds a sequence's first new token, how many it has, and how many keys."""
+        given = "seq_lens_ptr, cu_seqlens_q_ptr, b, tokens, longest, max_seqlen_k"
+        return Statement("token, q_len, k_len", f"find_sequence({given})")
+
+    def page(self, names: str, position: str, inside: str) -> Statement:
+        """The statement that finds the pages of some positions, and the places in them."""
+        return Statement(names, f"find_page(pages_ptr, b, {position}, {inside}, PAGE)")
+
+    def holds(self, given: Input) -> bool:
+        """True if an input stands in pages as keys do: it has one value for each token of each sequence."""
+        rows = [axis for axis in given.axes if axis.kind in ("query", "key", "token")]
+        return "batch" in given.kinds and len(rows) == 1 and rows[0].kind != "query" and rows[0].per == 1
+
+    def follows(self, given: Input) -> bool:
+        """True if an input stands as new tokens do: where these are packed, it has no axis of sequences."""
+        rows = [axis for axis in given.axes if axis.kind in ("query", "key", "token")]
+        return len(rows) == 1 and rows[0].kind == "query" and rows[0].per == 1
+
+
+PAGED = Paged()
+
+
+def decoded(spec: Spec) -> Spec:
+    """The spec as decoding kernels see it: sequences stand as a cache has them, and nothing gets a gradient."""
+    inputs = tuple(dataclasses.replace(given, grad=False) for given in spec.inputs)
+    return dataclasses.replace(spec, packed=False, grouped=True, inputs=inputs)

@@ -172,7 +172,7 @@ def needed(candidates: Iterable[Statement], read: Iterable[str]) -> tuple[Statem
     """Those of some statements that others need, which read these names."""
     wanted, found = set(read), []
     for statement in reversed(tuple(candidates)):
-        if statement.target in wanted:
+        if wanted.intersection(statement.target.split(", ")):
             found.append(statement)
             wanted |= statement.reads
     return tuple(reversed(found))

@@ -30,6 +30,11 @@ _SIZES = (
     *(Parameter("max_seqlen_k", "i32", "max_seqlen_k"), Parameter("Hq", "i32", "q.shape[1]")),
     *(Parameter("splits", "i32", "splits"), Parameter("split_size", "i32", "split_size")),
 )
+# up to a head size: keys of a tile, stages, keys of a split
+SPLITS = {
+    "16BIT": {64: (64, 4, 512), 128: (32, 4, 512), 256: (32, 3, 256)},
+    "FP32": {64: (32, 4, 512), 128: (32, 3, 256), 256: (16, 3, 256)},
+}
 _COUNTS = {
     "B": "seq_lens.shape[0]",
     "T": "q.shape[0]",
@@ -105,6 +110,8 @@ class Decode:
     def analysis(self) -> Analysis:
         """The spec, worked out."""
         return self.shared.analysis
+
+    splits = SPLITS
 
     @cached_property
     def arguments(self) -> tuple[CachedArgument, ...]:

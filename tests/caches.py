@@ -1,0 +1,153 @@
+"""Random calls of decoding, and what they should give: the reference of the same package, sequence by sequence."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from attnforge.language import spec
+from attnforge.render import render
+from attnforge.source import resources
+
+Values = dict[str, Any]
+NOWHERE = 2**30  # a page that there is not: to read it is to crash
+
+
+def package(folder: Path, name: str, text: str) -> ModuleType:
+    """The package of a spec that decodes."""
+    path = folder / f"{name}.yaml"
+    path.write_text(f"name: {name}\nexports: [decode]\n{text}")
+    (folder / name).mkdir()
+    for file, content in render.render(spec.load(path, terms=resources.terms_for(path))).items():
+        (folder / name / file).write_text(content)
+    sys.path.insert(0, str(folder))
+    try:
+        importlib.import_module(f"{name}.decode")
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(folder))
+
+
+@dataclass
+class Sequences:
+    """Some sequences of any lengths, whose last tokens are new."""
+
+    lengths: Sequence[int]
+    new: Sequence[int]
+    heads: int = 4
+    kv_heads: int = 2
+    width: int = 16
+    seed: int = 0
+    device: str = "cpu"
+    dtype: torch.dtype = torch.float32
+    q: list[torch.Tensor] = field(init=False)
+    k: list[torch.Tensor] = field(init=False)
+    v: list[torch.Tensor] = field(init=False)
+
+    def __post_init__(self) -> None:
+        torch.manual_seed(self.seed)
+        self.q = [self.drawn(n, self.heads, self.width) for n in self.new]
+        self.k = [self.drawn(n, self.kv_heads, self.width) for n in self.lengths]
+        self.v = [self.drawn(n, self.kv_heads, self.width) for n in self.lengths]
+
+    def drawn(self, *shape: int) -> torch.Tensor:
+        """Random numbers."""
+        return torch.randn(shape, device=self.device, dtype=self.dtype)
+
+    @property
+    def seq_lens(self) -> torch.Tensor:
+        """How many keys they have."""
+        return torch.tensor(self.lengths, dtype=torch.int32, device=self.device)
+
+    def cuts(self) -> Values:
+        """Where new tokens begin, as keywords."""
+        cu = torch.tensor([0, *self.new], device=self.device).cumsum(0).int()
+        return {"cu_seqlens_q": cu, "max_seqlen_q": max(self.new)}
+
+
+@dataclass
+class Cache:
+    """Keys and values of sequences in pages in random order, or one behind the other; all else is NaN."""
+
+    of: Sequences
+    page: int = 16
+    paged: bool = True
+    room: int = 0  # keys of a sequence
+    swapped: bool = False  # whether heads stand before places
+
+    def __post_init__(self) -> None:
+        s = self.of
+        self.room = -(-max(self.room, *s.lengths, 1) // self.page) * self.page
+        count, each = len(s.lengths), self.room // self.page
+        self.total = count * each + 3 if self.paged else count
+        self.size = self.page if self.paged else self.room
+        self.table = torch.randperm(self.total)[: count * each].reshape(count, each) if self.paged else None
+        self.k, self.v = (self.empty(x[0].shape[1:], x[0].dtype) for x in (s.k, s.v))
+
+    def empty(self, rest: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Pages full of what nobody should read."""
+        lost, swapped = math.nan if dtype.is_floating_point else -7, self.swapped and len(rest) == 2
+        shape = (self.total, rest[0], self.size, rest[1]) if swapped else (self.total, self.size, *rest)
+        pages = torch.full(shape, lost, dtype=dtype, device=self.of.device)
+        return pages.transpose(1, 2) if swapped else pages
+
+    def slots(self, b: int) -> torch.Tensor:
+        """Where the tokens of a sequence stand."""
+        place = torch.arange(self.of.lengths[b])
+        if self.table is None:
+            return (b * self.room + place).to(self.of.device)
+        return (self.table[b][place // self.page] * self.page + place % self.page).to(self.of.device)
+
+    def stored(self, rows: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Values of each token, put where keys stand."""
+        pages = self.empty(rows[0].shape[1:], rows[0].dtype)
+        for b, x in enumerate(rows):
+            pages[self.slots(b) // self.size, self.slots(b) % self.size] = x
+        return pages
+
+    def fill(self, append: Callable[..., None], turned: Callable[[int], Values] = lambda b: {}) -> Cache:
+        """The same, with the keys and values in it; `turned` are the keywords by which a sequence's keys are rotated."""
+        for b, (k, v) in enumerate(zip(self.of.k, self.of.v, strict=True)):
+            if len(k):
+                append(k, v, self.k, self.v, self.slots(b), **turned(b))
+        return self
+
+    def pages(self, seen: Callable[[int], int] = lambda length: 0) -> Values:
+        """The page table as a keyword, without the entries of pages before the first key that is `seen`."""
+        if self.table is None:
+            return {}
+        table = self.table.int()
+        for b, n in enumerate(self.of.lengths):
+            table[b, -(-n // self.page) :] = NOWHERE
+            table[b, : seen(n) // self.page] = NOWHERE
+        return {"page_table": table.to(self.of.device)}
+
+
+def expected(
+    package: ModuleType, s: Sequences, given: Callable[[int], Values] = lambda b: {}
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Out and LSE of each sequence by the reference; `given` are its keywords."""
+    found = []
+    for b, n in enumerate(s.lengths):
+        if n == 0 or s.new[b] == 0:
+            found.append((torch.zeros_like(s.q[b]), torch.full((s.heads, s.new[b]), -math.inf, device=s.device)))
+            continue
+        q, k, v = (x[b].double() if s.device != "cpu" else x[b] for x in (s.q, s.k, s.v))
+        if "cu_seqlens" in inspect.signature(package.reference).parameters:
+            cuts = (torch.tensor([0, len(x)], dtype=torch.int32, device=s.device) for x in (q, k))
+            more = dict(zip(("cu_seqlens_q", "cu_seqlens_k"), cuts, strict=True), max_seqlen_q=len(q), max_seqlen_k=len(k))
+            rows = {name: x[0] for name, x in given(b).items()}
+            found.append(package.reference(q, k, v, return_lse=True, **more, **rows))
+            continue
+        out, lse = package.reference(q[None], k[None], v[None], return_lse=True, **given(b))
+        found.append((out[0], lse[0]))
+    return [out for out, _ in found], [lse for _, lse in found]

@@ -115,7 +115,7 @@ class Cache:
         return pages
 
     def fill(self, append: Callable[..., None], turned: Callable[[int], Values] = lambda b: {}) -> Cache:
-        """The same, with the keys and values in it; `turned` are the keywords by which a sequence's keys are rotated."""
+        """The same, with keys and values in it; `turned` are the keywords by which a sequence's keys are rotated."""
         for b, (k, v) in enumerate(zip(self.of.k, self.of.v, strict=True)):
             if len(k):
                 append(k, v, self.k, self.v, self.slots(b), **turned(b))
@@ -144,7 +144,9 @@ def expected(
         q, k, v = (x[b].double() if s.device != "cpu" else x[b] for x in (s.q, s.k, s.v))
         if "cu_seqlens" in inspect.signature(package.reference).parameters:
             cuts = (torch.tensor([0, len(x)], dtype=torch.int32, device=s.device) for x in (q, k))
-            more = dict(zip(("cu_seqlens_q", "cu_seqlens_k"), cuts, strict=True), max_seqlen_q=len(q), max_seqlen_k=len(k))
+            more = dict(
+                zip(("cu_seqlens_q", "cu_seqlens_k"), cuts, strict=True), max_seqlen_q=len(q), max_seqlen_k=len(k)
+            )
             rows = {name: x[0] for name, x in given(b).items()}
             found.append(package.reference(q, k, v, return_lse=True, **more, **rows))
             continue

@@ -5,17 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 from caches import Cache, Sequences, Values, expected, package
-
-from attnforge.language import spec
-from attnforge.source import resources
-from attnforge.source.errors import SpecError
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +36,11 @@ def prefix(s: Sequences, c: Cache, packed: bool) -> tuple[Values, Callable[[int]
 
 def joined(rows: list[torch.Tensor], packed: bool) -> torch.Tensor:
     """Values of new tokens; packed ones have two rows behind them that no sequence has."""
-    return torch.cat([*rows, torch.zeros_like(rows[0][:1]), torch.zeros_like(rows[0][:1])]) if packed else torch.stack(rows)
+    return (
+        torch.cat([*rows, torch.zeros_like(rows[0][:1]), torch.zeros_like(rows[0][:1])])
+        if packed
+        else torch.stack(rows)
+    )
 
 
 def documents(s: Sequences, c: Cache, packed: bool) -> tuple[Values, Callable[[int], Values]]:
@@ -118,7 +117,9 @@ VARIANTS = {
     ),
     "biased": Variant("score: [bias]", pairs),
     "blocked": Variant("mask: [causal, block_sparse: {block: 16}]", blocks),
-    "moody": Variant(f"mask: [causal]\nscore: [expr: 'score + mood[q] * mood[max(k - 1, 0)] - mood[k]']\n{MOOD}", tokens),
+    "moody": Variant(
+        f"mask: [causal]\nscore: [expr: 'score + mood[q] * mood[max(k - 1, 0)] - mood[k]']\n{MOOD}", tokens
+    ),
     "by_head": Variant(
         "mask: [causal, expr: 'q - k < reach + h']\ninputs: {reach: {axes: [head], dtype: int}}",
         same(reach=torch.tensor([5, 40, 1, 70])),
@@ -173,7 +174,8 @@ def check(module: ModuleType, name: str, s: Sequences, c: Cache, *, packed: bool
         outs, lses = out[: sum(s.new)].split(s.new), lse[:, : sum(s.new)].split(s.new, 1)
     else:
         outs, lses = out.unbind(), lse.unbind()
-    for x, y in zip((*outs, *lses), sum(map(list, expected(module, s, alone)), []), strict=True):
+    wanted, wanted_lse = expected(module, s, alone)
+    for x, y in zip((*outs, *lses), (*wanted, *wanted_lse), strict=True):
         torch.testing.assert_close(x, y, rtol=1e-4, atol=2e-5)
 
 
@@ -195,3 +197,169 @@ def test_new_tokens_one_behind_the_other(variant: Callable[[str], ModuleType], n
         pytest.skip("a block of queries is one of each sequence")
     s = Sequences([67, 9, 40], [5, 1, 2], kv_heads=VARIANTS[name].kv_heads, seed=2)
     check(variant(name), name, s, Cache(s, page=8), packed=True)
+
+
+PLAIN = Sequences([100, 5, 64], [1, 1, 1])
+
+
+def alone(b: int) -> Sequences:
+    """One of the plain sequences by itself."""
+    s = Sequences([PLAIN.lengths[b]], [1])
+    s.q, s.k, s.v = [PLAIN.q[b]], [PLAIN.k[b]], [PLAIN.v[b]]
+    return s
+
+
+@pytest.mark.parametrize(("page", "paged"), [(1, True), (7, True), (256, True), (16, False)])
+def test_bits_hang_on_neither_pages_nor_the_batch(variant: Callable[[str], ModuleType], page: int, paged: bool) -> None:
+    out, lse, _ = decode(variant("plain"), "plain", PLAIN, Cache(PLAIN))
+    s = alone(0)
+    one, one_lse, _ = decode(variant("plain"), "plain", s, Cache(s, page=page, paged=paged, room=512))
+    assert torch.equal(out[0], one[0])
+    assert torch.equal(lse[0], one_lse[0])
+
+
+def test_heads_may_stand_before_places(variant: Callable[[str], ModuleType]) -> None:
+    out, _, _ = decode(variant("plain"), "plain", PLAIN, Cache(PLAIN))
+    cache = Cache(PLAIN, swapped=True)
+    assert cache.k.stride(2) > cache.k.stride(1)
+    assert torch.equal(decode(variant("plain"), "plain", PLAIN, cache)[0], out)
+
+
+@pytest.mark.parametrize("name", ["plain", "sinking"])
+def test_a_sequence_without_keys(variant: Callable[[str], ModuleType], name: str) -> None:
+    s = Sequences([0, 3], [1, 1])
+    out, lse, given = decode(variant(name), name, s, Cache(s))
+    assert (out[0] == 0).all()
+    sinks = given(0).get("sinks", torch.full((4,), -math.inf))
+    torch.testing.assert_close(lse[0, :, 0], sinks)
+
+
+def test_a_window_reads_its_own_pages_alone(variant: Callable[[str], ModuleType]) -> None:
+    s = Sequences([100, 64], [2, 2])
+    cache = Cache(s, page=4).fill(variant("window").decode.append)
+    # the first of two rows sees 20 keys
+    table = cache.pages(lambda length: length - 21)
+    out = variant("window").decode.attend_with_cache(torch.stack(s.q), cache.k, cache.v, s.seq_lens, **table)
+    for x, y in zip(out, expected(variant("window"), s)[0], strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=2e-5)
+
+
+def test_other_lengths_within_the_same_bounds(variant: Callable[[str], ModuleType]) -> None:
+    """As a graph does it: the same tensors, changed in place, and a workspace full of what came before."""
+    decoding = variant("plain").decode
+    q, cache = torch.stack(PLAIN.q), Cache(PLAIN, room=200).fill(decoding.append)
+    lengths, table = PLAIN.seq_lens, cache.table.int()
+    workspace = torch.full((decoding.workspace_size(q, cache.k, cache.v, max_seqlen_q=1, max_seqlen_k=200),), math.nan)
+    out = torch.full_like(q, math.nan)
+
+    def call() -> torch.Tensor:
+        given = {"page_table": table, "max_seqlen_k": 200, "workspace": workspace, "out": out}
+        assert decoding.attend_with_cache(q, cache.k, cache.v, lengths, **given) is out
+        return out.clone()
+
+    long = call()
+    for b in range(3):
+        s = alone(b)
+        assert torch.equal(long[b], decode(variant("plain"), "plain", s, Cache(s))[0][0])
+    lengths.copy_(torch.tensor([33, 0, 64]))
+    short = call()
+    cut = Sequences([33], [1])
+    cut.q, cut.k, cut.v = [PLAIN.q[0]], [PLAIN.k[0][:33]], [PLAIN.v[0][:33]]
+    assert torch.equal(short[0], decode(variant("plain"), "plain", cut, Cache(cut))[0][0])
+    assert (short[1] == 0).all()
+    assert torch.equal(short[2], long[2])
+
+
+def test_offsets_pass_32_bits(variant: Callable[[str], ModuleType]) -> None:
+    s, apart = Sequences([20], [1], width=16), 2**31 + 16
+    # only the pages that are written take memory
+    memory = torch.empty(2, 2 * apart, dtype=torch.float16)
+    k, v = (x.as_strided((2, 16, 2, 16), (apart, 32, 16, 1)) for x in memory)
+    decoding = variant("plain").decode
+    s.q, s.k, s.v = ([x.half() for x in rows] for rows in (s.q, s.k, s.v))
+    slots = torch.cat([16 + torch.arange(16), torch.arange(4)])
+    decoding.append(s.k[0], s.v[0], k, v, slots)
+    table = torch.tensor([[1, 0]], dtype=torch.int32)
+    out = decoding.attend_with_cache(torch.stack(s.q), k, v, s.seq_lens, page_table=table)
+    torch.testing.assert_close(out[0], expected(variant("plain"), s)[0][0], rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("lengths", [(1, 1), (1, 300), (300, 1)])
+def test_splits_that_many_rows_go_through(variant: Callable[[str], ModuleType], lengths: tuple[int, int]) -> None:
+    """A chunk of a prompt: so many rows that no keys are split."""
+    s = Sequences(
+        [max(lengths[0], 150), max(lengths[1], 9)], [min(140, n) for n in lengths], heads=2, kv_heads=1, seed=3
+    )
+    check(variant("plain"), "plain", s, Cache(s), packed=True)
+
+
+def test_append_skips(variant: Callable[[str], ModuleType]) -> None:
+    k, v = (torch.full((2, 4, 2, 16), math.nan) for _ in "kv")
+    rows = torch.randn(2, 3, 2, 16)
+    variant("plain").decode.append(*rows, k, v, torch.tensor([6, -1, 0]))
+    for cache, new in ((k, rows[0]), (v, rows[1])):
+        assert torch.equal(cache[1, 2], new[0])
+        assert torch.equal(cache[0, 0], new[2])
+        assert cache.isnan().sum() == 6 * 32
+
+
+def test_merge_of_a_shared_prefix(variant: Callable[[str], ModuleType]) -> None:
+    """Keys that all sequences have in common are attended to apart, and the sink joins once."""
+    module = variant("sinking")
+    decoding, sinks = module.decode, torch.tensor([0.5, 3.0, -1.0, -math.inf])
+    s = Sequences([80, 90], [1, 1])
+    s.k[1][:64], s.v[1][:64] = s.k[0][:64], s.v[0][:64]
+    whole = expected(module, s, lambda b: {"sinks": sinks})
+    q, cache = torch.stack(s.q), Cache(s, paged=False).fill(decoding.append)
+    first = [x[:1, :64].expand(2, -1, -1, -1) for x in (cache.k, cache.v)]
+    rest = [x[:, 64:] for x in (cache.k, cache.v)]
+    parts = [
+        decoding.attend_with_cache(q, *kv, lengths, sinks=None, return_lse=True)
+        for kv, lengths in ((first, torch.full((2,), 64).int()), (rest, s.seq_lens - 64))
+    ]
+    nothing_seen = torch.full_like(q, math.nan), torch.full((2, 4, 1), -math.inf)
+    outs, lses = zip(*parts, nothing_seen, strict=True)
+    out, lse = decoding.merge(outs, lses, sinks)
+    for b in range(2):
+        torch.testing.assert_close(out[b], whole[0][b], rtol=1e-4, atol=2e-5)
+        torch.testing.assert_close(lse[b], whole[1][b], rtol=1e-4, atol=2e-5)
+    out, lse = decoding.merge(*([x] for x in nothing_seen))
+    assert (out == 0).all()
+    assert (lse == -math.inf).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "told"),
+    [
+        ({"max_seqlen_k": 20}, ValueError, "max_seqlen_k: expected at least the longest sequence's 100, got 20"),
+        (
+            {"max_seqlen_k": 1000},
+            ValueError,
+            "max_seqlen_k: expected at most the 112 keys",
+        ),
+        ({"max_seqlen_q": 0}, ValueError, "max_seqlen_q: expected at least the 1 new tokens of q, got 0"),
+        ({"seq_lens": torch.tensor([1, 2, 3])}, TypeError, "seq_lens: expected int32, got int64"),
+        ({"page_table": torch.zeros(2, 2, dtype=torch.int32)}, ValueError, r"page_table: expected shape \(3, pages\)"),
+        ({"page_table": None}, None, ""),
+        ({"q": torch.zeros(3, 1, 3, 16)}, ValueError, "k_cache: expected a number of heads that divides q's 3, got 2"),
+        ({"q": torch.zeros(2, 1, 4, 16)}, ValueError, "q: expected 3 sequences as seq_lens has, got shape"),
+        ({"q": torch.zeros(3, 1, 4, 16).half()}, TypeError, "k_cache: expected float16 as q has, got float32"),
+        ({"out": torch.zeros(3, 4, 16)}, ValueError, r"out: expected shape \(3, 1, 4, 16\), contiguous, got"),
+        ({"workspace": torch.zeros(3)}, ValueError, r"workspace: expected \d+ values side by side, got shape \(3,\)"),
+        ({"cu_seqlens_q": torch.arange(4).int()}, ValueError, r"q: expected \(T, Hq, D\) beside cu_seqlens_q, got"),
+        ({"q": torch.zeros(3, 1, 4, 16, requires_grad=True)}, RuntimeError, "q: decoding has no backward pass"),
+        ({"scale": math.nan}, ValueError, "scale: expected a finite number"),
+    ],
+)
+def test_wrong_arguments(
+    variant: Callable[[str], ModuleType], given: Values, error: type[Exception] | None, told: str
+) -> None:
+    cache = Cache(PLAIN)
+    values = {"q": torch.stack(PLAIN.q), "seq_lens": PLAIN.seq_lens, **cache.pages()} | given
+    q, lengths = values.pop("q"), values.pop("seq_lens")
+    if error is None:
+        cache = Cache(PLAIN, paged=False)
+        variant("plain").decode.attend_with_cache(q, cache.k, cache.v, lengths, **values)
+        return
+    with pytest.raises(error, match=told):
+        variant("plain").decode.attend_with_cache(q, cache.k, cache.v, lengths, **values)

@@ -65,6 +65,7 @@ class Case(NamedTuple):
     constants: dict[str, Any]
     options: dict[str, Any]
     width: int = 0  # head size of the tensors that tiles are loaded of
+    aligned: frozenset[str] = frozenset()  # numbers that are multiples of 16, beside pointers
 
     @property
     def tile(self) -> str:
@@ -135,6 +136,7 @@ class Cases(NamedTuple):
     kernels: Any  # the module
     head_dim: int
     dtype: str
+    decoding: Any = None  # the module of the kernels of decoding, if there are any
 
     def of(self, arch: str) -> list[Case]:
         """One launch of each kernel with the tiles that an architecture gets first."""
@@ -143,7 +145,8 @@ class Cases(NamedTuple):
     def ladders(self, arch: str) -> list[list[Case]]:
         """Launches of each kernel with the tiles of an architecture, the best first; the last takes least room."""
         table = self.planned.tables.of(arch, self.dtype)
-        return [[self.case(x, tile) for tile in self.tiles(x, table)] for x in self.planned.kernels.all]
+        found = [[self.case(x, tile) for tile in self.tiles(x, table)] for x in self.planned.kernels.all]
+        return found + ([[self._decoding(x)] for x in self.planned.decode.kernels] if self.planned.decode else [])
 
     def tiles(self, kernel: Kernel, table: Table) -> tuple[Tile, ...]:
         """The tiles of a kernel; those without a row in the table have few of them, and they are small."""
@@ -153,6 +156,14 @@ class Cases(NamedTuple):
     def case(self, kernel: Kernel, tile: Tile) -> Case:
         """A launch with a tile."""
         return _case(kernel, getattr(self.kernels, kernel.name), self.planned, self.head_dim, self.dtype, tile)
+
+    def _decoding(self, kernel: Kernel) -> Case:
+        """A launch of a kernel of decoding: one query over pages."""
+        assert self.planned.decode
+        tile = self.planned.decode.tile(self.head_dim, self.dtype == "fp32") if kernel.step else Tile(16, 16, 4, 2)
+        case = _case(kernel, getattr(self.decoding, kernel.name), self.planned, self.head_dim, self.dtype, tile)
+        strides = (p.name for p in kernel.parameters if p.type == "i32" and not p.varies)
+        return case._replace(aligned=frozenset(strides))
 
 
 def cases(package: emit.Package, planned: Plan, folder: Path, head_dim: int, dtype: str) -> Cases:
@@ -166,9 +177,11 @@ def written(planned: Plan, folder: Path, head_dim: int, dtype: str) -> Cases:
     sys.path.insert(0, str(folder))
     try:
         kernels = importlib.import_module(f"generated.{planned.spec.name}.kernels")
+        name = f"generated.{planned.spec.name}.decode_kernels"
+        decoding = importlib.import_module(name) if planned.decode else None
     finally:
         sys.path.remove(str(folder))
-    return Cases(planned, kernels, head_dim, dtype)
+    return Cases(planned, kernels, head_dim, dtype, decoding)
 
 
 def _case(kernel: Kernel, function: Any, planned: Plan, head_dim: int, dtype: str, tile: Tile) -> Case:
@@ -178,6 +191,7 @@ def _case(kernel: Kernel, function: Any, planned: Plan, head_dim: int, dtype: st
     known = {"GROUP": 4, "D": head_dim, "DV": head_dim, "PAIRS": half}
     known |= {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "BLOCK_D": columns, "BLOCK_DV": columns}
     known |= {"TILE_AXIS": 1, "BLOCK_T": 32, "BLOCK_PAIRS": _power_of_2(half), "BLOCK_REST": columns, "BLOCK": 1024}
+    known |= {"PAGE": 16, "BLOCK_S": 16, "BLOCK_H": 8}
     constants = known | {"PRECISION": "ieee", "RESET": float("-inf")}
     signature = {}
     for p in kernel.parameters:
@@ -255,7 +269,7 @@ def source(case: Case, target: Any) -> Any:
     # without it loads through pointers do not vectorise
     aligned: dict[tuple[int, ...], list[list[Any]]] = {}
     for i, (name, kind) in enumerate(case.signature.items()):
-        if kind.startswith("*"):
+        if kind.startswith("*") or name in case.aligned:
             aligned[(i,)] = [["tt.divisibility", 16]]
         if kind.startswith("tensordesc") and not _copies_tiles(target):
             dtype, axes = kind.removeprefix("tensordesc<").split("[")[0], kind.count(",")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..language.rope import Rope
 from .analysis import Analysis
 from .sides import BLOCKS, Side
 from .statements import Block, Branch, Call, Statement
@@ -16,6 +17,20 @@ TABLES = (
 def columns(a: Analysis) -> str:
     """Text of the two columns of a pair of components."""
     return "pair, pair + PAIRS" if a.spec.rope and a.spec.rope.layout == "half" else "2 * pair, 2 * pair + 1"
+
+
+def partners(rope: Rope) -> tuple[Statement, ...]:
+    """The statements that find the pair of each column, its other column, and whether it is the second of the two."""
+    if rope.layout == "half":
+        return (
+            Statement("second", "column >= PAIRS"),
+            Statement("pair", "tl.where(second, column - PAIRS, column)"),
+            Statement("other", "tl.where(second, column - PAIRS, column + PAIRS)"),
+        )
+    return (
+        Statement("second", "column % 2 == 1"),
+        Statement("pair, other", "column // 2, column ^ 1"),
+    )
 
 
 def inside(a: Analysis) -> tuple[Block, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ...language.spec import Spec
-from .. import cached_arguments, softmax, tile_ranges
+from .. import cached_arguments, rotation, softmax, tile_ranges
 from ..analysis import Analysis, analyse
 from ..arguments import Argument
 from ..cached_arguments import CachedArgument
@@ -18,6 +18,7 @@ from ..positions import ENDS_TOGETHER
 from ..shared_parameters import SharedParameters
 from ..statements import Block, Branch, Comment, Loop, Statement, lines, names, needed, reads, targets
 from ..tile_ranges import TileRange
+from ..tiles import Tile
 
 _SPAN = ("lo", "hi", "full_lo", "full_hi")
 _TABLES = (
@@ -113,6 +114,13 @@ class Decode:
 
     splits = SPLITS
 
+    @staticmethod
+    def tile(head_dim: int, single: bool) -> Tile:
+        """The tile of one query over pages, whose numbers have to come before their keys: hence the stages."""
+        table = SPLITS["FP32" if single else "16BIT"]
+        block_n, stages, _ = next(found for size, found in table.items() if head_dim <= size)
+        return Tile(16, block_n, 2, 2 * stages - 1)
+
     @cached_property
     def arguments(self) -> tuple[CachedArgument, ...]:
         """The keywords that stem from terms and inputs."""
@@ -147,13 +155,11 @@ class Decode:
     @property
     def functions(self) -> tuple[Function, ...]:
         """The functions that the kernels call and kernels.py lacks."""
-        rotated = ("load_rotated",) if self.spec.rope else ()
         span = Function("decode/functions.jinja", "span_function", (self.span,))
-        return (
-            *jitted("decode/functions", *PAGED.functions),
-            span,
-            *jitted("decode/functions", "load_places", *rotated),
-        )
+        found = (*jitted("decode/functions", *PAGED.functions), span, *jitted("decode/functions", "load_places"))
+        if not self.spec.rope:
+            return found
+        return (*found, Function("decode/functions.jinja", "load_rotated", (rotation.partners(self.spec.rope),)))
 
     @property
     def imports(self) -> tuple[str, ...]:

@@ -14,16 +14,17 @@ from typing import Any
 
 import torch
 
-from attnforge.language import spec
-from attnforge.render import render
-from attnforge.source import resources
-
 Values = dict[str, Any]
 NOWHERE = 2**30  # a page that there is not: to read it is to crash
 
 
 def package(folder: Path, name: str, text: str) -> ModuleType:
     """The package of a spec that decodes."""
+    # a machine with a GPU may lack what renders
+    from attnforge.language import spec
+    from attnforge.render import render
+    from attnforge.source import resources
+
     path = folder / f"{name}.yaml"
     path.write_text(f"name: {name}\nexports: [decode]\n{text}")
     (folder / name).mkdir()

@@ -31,10 +31,10 @@ _SIZES = (
     *(Parameter("max_seqlen_k", "i32", "max_seqlen_k"), Parameter("Hq", "i32", "q.shape[1]")),
     *(Parameter("splits", "i32", "splits"), Parameter("split_size", "i32", "split_size")),
 )
-# up to a head size: keys of a tile, stages, keys of a split
+# up to a head size: keys of a tile, warps of 16 rows, stages, keys of a split
 SPLITS = {
-    "16BIT": {64: (64, 4, 512), 128: (32, 4, 512), 256: (32, 3, 256)},
-    "FP32": {64: (32, 4, 512), 128: (32, 3, 256), 256: (16, 3, 256)},
+    "16BIT": {64: (64, 2, 4, 512), 128: (32, 2, 4, 512), 256: (32, 4, 3, 256)},
+    "FP32": {64: (32, 2, 4, 512), 128: (32, 4, 3, 256), 256: (16, 4, 3, 256)},
 }
 _COUNTS = {
     "B": "seq_lens.shape[0]",
@@ -118,8 +118,8 @@ class Decode:
     def tile(head_dim: int, single: bool) -> Tile:
         """The tile of one query over pages, whose numbers have to come before their keys: hence the stages."""
         table = SPLITS["FP32" if single else "16BIT"]
-        block_n, stages, _ = next(found for size, found in table.items() if head_dim <= size)
-        return Tile(16, block_n, 2, 2 * stages - 1)
+        block_n, warps, stages, _ = next(found for size, found in table.items() if head_dim <= size)
+        return Tile(16, block_n, warps, 2 * stages - 1)
 
     @cached_property
     def arguments(self) -> tuple[CachedArgument, ...]:

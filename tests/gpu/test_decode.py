@@ -1,0 +1,186 @@
+"""Decoding at the sizes of real models, on a GPU: held against the reference in float64, replayed as a CUDA graph."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from caches import Cache, Sequences, Values, expected
+from devices import GPU
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+pytestmark = pytest.mark.skipif(not GPU, reason="needs a GPU")
+HEADS, KV_HEADS, MOST = 32, 8, 8192
+LENGTHS = (5000, 1, 0, 129, 2048, 513)
+Given = tuple[Values, Callable[[int], Values]]
+
+
+def load(name: str) -> ModuleType:
+    """A package that decodes."""
+    importlib.import_module(f"generated.{name}.decode")
+    return importlib.import_module(f"generated.{name}")
+
+
+def angles(width: int) -> Values:
+    """Cosines and sines of the positions of a model."""
+    rates = 10000.0 ** (-torch.arange(width // 2, device="cuda") * 2 / width)
+    turned = torch.arange(MOST, device="cuda")[:, None] * rates
+    return {"cos": turned.cos(), "sin": turned.sin()}
+
+
+def given(name: str, s: Sequences) -> Given:
+    """Keywords of a call, and those of each sequence."""
+    found: Values = {}
+    if name in ("mistral", "llama3", "gpt_oss", "gpt_oss_window", "gemma2_local", "tree_decoding"):
+        found |= angles(s.width)
+    if name.startswith("gpt_oss"):
+        found["sinks"] = torch.linspace(-2, 4, s.heads, device="cuda")
+    if name == "prefix_lm":
+        lengths = torch.arange(len(s.lengths), device="cuda", dtype=torch.int32) * 50
+        return {"prefix_len": lengths}, lambda b: {"prefix_len": lengths[b : b + 1]}
+    if name == "tree_decoding":
+        mask = torch.rand(len(s.new), max(s.new), max(s.new), device="cuda") > 0.4
+        return found | {"tree_mask": mask}, lambda b: found | {"tree_mask": mask[b : b + 1, : s.new[b], : s.new[b]]}
+    return found, lambda b: found
+
+
+def turned(module: ModuleType, s: Sequences, alone: Callable[[int], Values]) -> Callable[[int], Values]:
+    """The keywords by which keys are rotated as they come into a cache."""
+
+    def find(b: int) -> Values:
+        found = {x: y for x, y in alone(b).items() if x in ("cos", "sin")}
+        return found and found | {"positions": torch.arange(s.lengths[b], device="cuda")}
+
+    return find
+
+
+def check(outs: list[torch.Tensor], wanted: list[torch.Tensor], limit: float) -> None:
+    """Holds rows against what they should be, by the norm of the difference."""
+    for x, y in zip(outs, wanted, strict=True):
+        assert torch.equal(x == -math.inf, y == -math.inf)
+        seen = y > -math.inf
+        gap = (x.double() - y.double())[seen].norm()
+        assert gap <= limit * y.double()[seen].norm() + 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("width", [64, 128, 256])
+@pytest.mark.parametrize("page", [0, 16, 256])
+def test_one_new_token(page: int, width: int, dtype: torch.dtype) -> None:
+    name, s = "causal", Sequences(LENGTHS, [1] * len(LENGTHS), HEADS, KV_HEADS, width, device="cuda", dtype=dtype)
+    module = load(name)
+    cache = Cache(s, page or 16, paged=bool(page)).fill(module.decode.append)
+    q = torch.cat(s.q)
+    out, lse = module.decode.attend_with_cache(q, cache.k, cache.v, s.seq_lens, return_lse=True, **cache.pages())
+    wanted, wanted_lse = expected(module, s)
+    check(list(out.split(1)), wanted, 6e-3)
+    check(list(lse.split(1, 1)), wanted_lse, 1e-3)
+
+
+@pytest.mark.parametrize("new", [1, 5, 64, 300])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "causal",
+        "mistral",
+        "llama3",
+        "gpt_oss",
+        "gpt_oss_window",
+        "gemma2_local",
+        "softcap",
+        "alibi",
+        "prefix_lm",
+        "streaming_llm",
+        "tree_decoding",
+    ],
+)
+def test_new_tokens_of_variants(name: str, new: int) -> None:
+    lengths = [5000, 700, 129, 300]
+    s = Sequences(lengths, [min(new, n) for n in lengths], HEADS, KV_HEADS, 128, device="cuda", dtype=torch.bfloat16)
+    module = load(name)
+    values, alone = given(name, s)
+    cache = Cache(s).fill(module.decode.append, turned(module, s, alone))
+    more = values | cache.pages() | s.cuts()
+    out, lse = module.decode.attend_with_cache(torch.cat(s.q), cache.k, cache.v, s.seq_lens, return_lse=True, **more)
+    wanted, wanted_lse = expected(module, s, alone)
+    # a rotated key of the cache has been rounded
+    check(list(out.split(s.new)), wanted, 2e-2 if "cos" in values else 6e-3)
+    check(list(lse.split(s.new, 1)), wanted_lse, 5e-3)
+
+
+@pytest.mark.parametrize("page", [1, 16, 128])
+def test_bits_hang_on_neither_pages_nor_the_batch(page: int) -> None:
+    s = Sequences(LENGTHS, [1] * len(LENGTHS), HEADS, KV_HEADS, 128, device="cuda", dtype=torch.bfloat16)
+    decoding = load("causal").decode
+    cache = Cache(s, page).fill(decoding.append)
+    out = decoding.attend_with_cache(torch.cat(s.q), cache.k, cache.v, s.seq_lens, **cache.pages())
+    for b, n in enumerate(LENGTHS):
+        k, v = s.k[b][None], s.v[b][None]
+        if n:
+            assert torch.equal(decoding.attend_with_cache(s.q[b], k, v, s.seq_lens[b : b + 1])[0], out[b])
+
+
+@pytest.mark.parametrize("name", ["causal", "gpt_oss_window"])
+def test_a_graph_replayed_with_other_lengths(name: str) -> None:
+    s = Sequences([4000, 3000, 100, 7], [1] * 4, HEADS, KV_HEADS, 128, device="cuda", dtype=torch.bfloat16)
+    module = load(name)
+    decoding = module.decode
+    values, alone = given(name, s)
+    cache = Cache(s, room=4096).fill(decoding.append, turned(module, s, alone))
+    q, lengths, table = torch.cat(s.q), s.seq_lens, cache.table.int().cuda()
+    size = decoding.workspace_size(q, cache.k, cache.v, max_seqlen_q=1, max_seqlen_k=4096)
+    fixed = {"page_table": table, "max_seqlen_k": 4096, "workspace": q.new_full((size,), math.nan, dtype=torch.float32)}
+    out = torch.empty_like(q)
+
+    def call() -> torch.Tensor:
+        return decoding.attend_with_cache(q, cache.k, cache.v, lengths, out=out, **fixed, **values)
+
+    with torch.cuda.stream(torch.cuda.Stream()):
+        call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    for others in ([4000, 3000, 100, 7], [100, 0, 99, 1], [3999, 3000, 2, 0], [0, 0, 0, 0]):
+        lengths.copy_(torch.tensor(others))
+        fixed["workspace"].fill_(math.nan)
+        graph.replay()
+        replayed = out.clone()
+        assert torch.equal(replayed, call())
+        assert not replayed.isnan().any()
+        assert all((replayed[b] == 0).all() for b, n in enumerate(others) if n == 0)
+
+
+def test_a_call_waits_for_nothing_and_takes_no_memory() -> None:
+    s = Sequences(LENGTHS, [1] * len(LENGTHS), HEADS, KV_HEADS, 128, device="cuda", dtype=torch.bfloat16)
+    decoding = load("causal").decode
+    cache = Cache(s).fill(decoding.append)
+    q, lengths, table = torch.cat(s.q), s.seq_lens, cache.pages()
+    size = decoding.workspace_size(q, cache.k, cache.v, max_seqlen_q=1, max_seqlen_k=5008)
+    fixed = {"workspace": q.new_empty(size, dtype=torch.float32), "out": torch.empty_like(q)} | table
+    decoding.attend_with_cache(q, cache.k, cache.v, lengths, **fixed)
+    before = torch.cuda.memory_stats()["allocation.all.allocated"]
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        decoding.attend_with_cache(q, cache.k, cache.v, lengths, **fixed)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
+
+
+def test_offsets_pass_32_bits() -> None:
+    s = Sequences([2000], [1], HEADS, KV_HEADS, 128, device="cuda", dtype=torch.bfloat16)
+    decoding = load("causal").decode
+    pages = 2**31 // (16 * KV_HEADS * 128) + 200
+    k, v = (torch.empty(pages, 16, KV_HEADS, 128, device="cuda", dtype=torch.bfloat16) for _ in "kv")
+    table = torch.arange(pages - 125, pages, device="cuda", dtype=torch.int32)[None]
+    slots = (pages - 125) * 16 + torch.arange(2000, device="cuda")
+    decoding.append(s.k[0], s.v[0], k, v, slots)
+    out = decoding.attend_with_cache(s.q[0], k, v, s.seq_lens, page_table=table)
+    assert torch.equal(out, decoding.attend_with_cache(s.q[0], s.k[0][None], s.v[0][None], s.seq_lens))

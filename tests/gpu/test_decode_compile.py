@@ -1,0 +1,56 @@
+"""Kernels of decoding, compiled without a GPU: tiles of keys are under way while others are multiplied."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+CODE = """
+import sys
+from pathlib import Path
+from attnforge.gpu import compile
+targets = compile.targets(["sm_90"])
+from attnforge.language import spec
+from attnforge.plan import plan
+from attnforge.render import emit, render
+from attnforge.source import resources
+
+folder = Path(sys.argv[1])
+path = folder / "some.yaml"
+found = spec.load(path, terms=resources.terms_for(path))
+planned = plan.build(found)
+package = emit.Package("some", "some.yaml", path, render.render(found))
+cases = compile.cases(package, planned, folder, int(sys.argv[2]), "bf16").of("sm_90")
+for case in cases[-3:]:
+    made = compile.measured(case, targets["sm_90"])
+    print(case.name, made.registers, made.spills, made.shared, made.matrix.get("mma.sync", 0))
+"""
+SPECS = {
+    "causal": "mask: [causal]",
+    "sinking window": "rope: {layout: half}\nmask: [causal, sliding_window: {size: 128}]\nsink: true",
+    "drafted": "rope: {layout: interleaved}\nmask: [tree]\nscore: [softcap: {cap: 30.0}, alibi]",
+    "documents": "mask: [causal, segments]",
+}
+
+
+@pytest.mark.parametrize(("name", "width"), [("causal", 64), *((name, 128) for name in SPECS), ("causal", 256)])
+def test_kernels_compile(tmp_path: Path, name: str, width: int) -> None:
+    (tmp_path / "some.yaml").write_text(f"name: some\nexports: [decode]\n{SPECS[name]}\n")
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"PYTHONPATH": str(ROOT / "generator")}
+    command = [sys.executable, "-c", CODE, str(tmp_path), str(width)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = {kernel: [int(x) for x in rest] for kernel, *rest in map(str.split, done.stdout.splitlines())}
+    assert list(found) == ["attend_split", "join_splits", "append_rows"]
+    _, spills, shared, products = found["attend_split"]
+    assert products > 0
+    assert spills <= 8
+    # a loop that loads as it goes would have one tile of keys and one of values at most
+    assert shared >= 2 * 2 * 32 * width * 2

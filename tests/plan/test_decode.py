@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 from caches import Cache, Sequences, Values, expected, package
+
+from attnforge.source import resources
 
 pytestmark = pytest.mark.slow
 
@@ -131,6 +135,47 @@ VARIANTS = {
     "equal_heads": Variant("heads: equal\nmask: [causal]", kv_heads=4),
     "packed_training": Variant(f"layout: packed\nmask: [causal]\nscore: [expr: 'score + mood[k]']\n{MOOD}", tokens),
 }
+
+
+def of_name(name: str, s: Sequences) -> tuple[Any, Callable[[int], Any]]:
+    """A keyword of a shipped variant, and what it is for each sequence."""
+    if name == "tree_mask":
+        mask = torch.rand(len(s.new), max(s.new), max(s.new)) > 0.4
+        return mask, lambda b: mask[b : b + 1, : s.new[b], : s.new[b]]
+    if name == "prefix_len":
+        lengths = torch.tensor([3 + 2 * b for b in range(len(s.lengths))])
+        return lengths, lambda b: lengths[b : b + 1]
+    once = {"cos": ROPE["cos"], "sin": ROPE["sin"], "window": 33, "slopes": None, "positions": None}
+    once |= {"sinks": torch.linspace(-2, 3, 4), "rel_bias": torch.randn(4, 32)}
+    return once[name], lambda b: once[name]
+
+
+SHIPPED = sorted(name for name, path in resources.variants().items() if "exports: [decode]" in path.read_text())
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_variants(tmp_path: Path, name: str) -> None:
+    text = resources.variants()[name].read_text()
+    kept = [line for line in text.splitlines() if not line.startswith(("name:", "exports:"))]
+    module = package(tmp_path, f"shipped_{name}", "\n".join(kept))
+    parameters = inspect.signature(module.decode.attend_with_cache).parameters
+    ours = {*inspect.signature(module.attention).parameters} - {"q", "k", "v", "scale", "return_lse"}
+    for new in (1, 4):
+        s = Sequences([90, 6], [new, new], kv_heads=4 if "heads: equal" in text else 2, seed=new)
+        found = {x: of_name(x, s) for x in parameters if x in ours}
+
+        def alone(b: int, found: Values = found) -> Values:
+            return {x: one(b) for x, (_, one) in found.items()}
+
+        def turned(b: int, found: Values = found, s: Sequences = s) -> Values:
+            place = {"positions": torch.arange(s.lengths[b])}
+            return {**ROPE, **place} if "cos" in found else {}
+
+        cache = Cache(s, page=8).fill(module.decode.append, turned)
+        given = {x: value for x, (value, _) in found.items()} | cache.pages()
+        out = module.decode.attend_with_cache(torch.stack(s.q), cache.k, cache.v, s.seq_lens, **given)
+        for x, y in zip(out, expected(module, s, alone)[0], strict=True):
+            torch.testing.assert_close(x, y, rtol=1e-4, atol=2e-5)
 
 
 @pytest.fixture(scope="module")

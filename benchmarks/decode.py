@@ -1,0 +1,261 @@
+"""Times decoding beside the bandwidth of a copy and PyTorch's SDPA, on the GPU at hand. Needs torch and triton alone.
+
+python benchmarks/decode.py                 long caches, page sizes, mixed lengths, variants, host time
+python benchmarks/decode.py --sweep         tiles and splits of one query, for SPLITS of plan/families/decode.py
+python benchmarks/decode.py --json FILE     keeps the numbers too
+
+All contenders of a line take turns, as replays of CUDA graphs; a line tells the median of their rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import itertools
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+Call = Callable[[], Any]
+ROUNDS, LONG = 7, 0.015  # rounds of a contender, seconds of each
+PEERS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
+SHAPES = (  # sequences, query heads, key heads, keys, head size
+    (1, 32, 8, 1024, 128),
+    (1, 32, 8, 131072, 128),
+    (8, 32, 8, 2048, 128),
+    (8, 32, 8, 8192, 128),
+    (8, 32, 8, 32768, 128),
+    (32, 32, 8, 4096, 128),
+    (4, 16, 16, 16384, 128),
+    (64, 64, 8, 2048, 64),
+    (8, 16, 8, 8192, 256),
+)
+TILES = ((32, 64, 128), (2, 4, 8), (2, 3, 4, 6), (256, 512, 1024, 2048))  # keys, warps, stages, keys of a split
+VARIANTS = ("causal", "softcap", "alibi", "gpt_oss", "llama3", "streaming_llm", "gpt_oss_window", "sliding_window")
+
+
+def decoding(name: str) -> Any:
+    """The decoding of a rendered variant."""
+    return importlib.import_module(f"generated.{name}.decode")
+
+
+def graph(call: Call) -> Call:
+    """A CUDA graph of a call; it has run before."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            call()
+    torch.cuda.synchronize()
+    found = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(found):
+        call()
+    return found.replay
+
+
+def in_turns(calls: dict[str, Call]) -> dict[str, float]:
+    """Milliseconds of each call; those that cannot run are left out."""
+    ready, times = dict[str, tuple[Call, int]](), dict[str, list[float]]()
+    for name, call in calls.items():
+        try:
+            replay = graph(call)
+        except (RuntimeError, ValueError) as error:
+            print(f"  {name}: {str(error).splitlines()[0][:90]}", file=sys.stderr)
+            torch.cuda.synchronize()
+            continue
+        ready[name] = replay, max(5, int(LONG * 1000 / max(clock(replay, 5), 1e-3)))
+    for _ in range(ROUNDS):
+        for name, (replay, count) in ready.items():
+            times.setdefault(name, []).append(clock(replay, count))
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def clock(call: Call, count: int) -> float:
+    """Milliseconds of a call, as one of many."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(count):
+        call()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / count
+
+
+def bandwidth() -> float:
+    """Bytes that a copy of 1 GiB reads and writes in a millisecond."""
+    x = torch.empty(1 << 29, device="cuda", dtype=torch.bfloat16)
+    y = torch.empty_like(x)
+    return 2 * x.nbytes / min(clock(lambda: y.copy_(x), 10) for _ in range(5))
+
+
+def paged(k: torch.Tensor, v: torch.Tensor, page: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The same keys and values in pages in random order, and the table of these."""
+    sequences, each = k.shape[0], k.shape[1] // page
+    order = torch.randperm(sequences * each, device="cuda")
+    pages = [torch.empty(sequences * each, page, *x.shape[2:], device="cuda", dtype=x.dtype) for x in (k, v)]
+    for to, x in zip(pages, (k, v), strict=True):
+        to[order] = x.reshape(-1, page, *x.shape[2:])
+    return *pages, order.reshape(sequences, each).int()
+
+
+def tensors(b: int, hq: int, hkv: int, n: int, d: int, new: int = 1) -> tuple[torch.Tensor, ...]:
+    """Queries, keys, values and lengths."""
+    q = torch.randn(b, new, hq, d, device="cuda", dtype=torch.bfloat16)
+    k, v = (torch.randn(b, n, hkv, d, device="cuda", dtype=torch.bfloat16) for _ in "kv")
+    return q, k, v, torch.full((b,), n, device="cuda", dtype=torch.int32)
+
+
+def ours(name: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lengths: torch.Tensor, **given: Any) -> Call:
+    """A call that has all the memory it wants."""
+    module = decoding(name)
+    most = k.shape[1] * (given["page_table"].shape[1] if given.get("page_table") is not None else 1)
+    size = module.workspace_size(q, k, v, max_seqlen_q=q.shape[1], max_seqlen_k=most)
+    fixed = {"workspace": q.new_empty(size, dtype=torch.float32), "out": torch.empty_like(q), "max_seqlen_k": most}
+    return lambda: module.attend_with_cache(q, k, v, lengths, **fixed, **given)
+
+
+def peer(backend: SDPBackend, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Call:
+    """One query over all keys by PyTorch."""
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+
+    def call() -> torch.Tensor:
+        with sdpa_kernel(backend):
+            return F.scaled_dot_product_attention(q, k, v, enable_gqa=q.shape[1] != k.shape[1])
+
+    return call
+
+
+def long_caches(limit: float) -> list[dict[str, Any]]:
+    """One query over caches of many sizes."""
+    found = []
+    for shape in SHAPES:
+        q, k, v, lengths = tensors(*shape)
+        calls = {"dense": ours("causal", q, k, v, lengths)}
+        for page in (16, 128):
+            pk, pv, table = paged(k, v, page)
+            calls[f"page {page}"] = ours("causal", q, pk, pv, lengths, page_table=table)
+        calls |= {name: peer(backend, q, k, v) for name, backend in PEERS.items()}
+        times = in_turns(calls)
+        least = 2 * k.nbytes / limit
+        b, hq, hkv, n, d = shape
+        print(f"B{b} {hq}:{hkv} D{d} keys {n}, {2 * k.nbytes >> 20} MiB, at copy bandwidth {least:.4f} ms")
+        print("   " + ", ".join(f"{name} {x:.4f} ({least / x:.0%})" for name, x in times.items()), flush=True)
+        found.append({"shape": shape, "limit": least, **times})
+    return found
+
+
+def mixed_lengths() -> list[dict[str, Any]]:
+    """Sequences of mixed lengths beside equal ones of the same total."""
+    q, k, v, equal = tensors(32, 32, 8, 16384, 128)
+    mixed = torch.tensor([16384] * 4 + [8192] * 4 + [1024] * 16 + [512] * 8, device="cuda", dtype=torch.int32)
+    equal.fill_(int(mixed.sum()) // 32)
+    times = in_turns({"equal": ours("causal", q, k, v, equal), "mixed": ours("causal", q, k, v, mixed)})
+    print(f"mixed lengths {times['mixed']:.4f}, equal ones {times['equal']:.4f}: {times['mixed'] / times['equal']:.3f}")
+    return [times]
+
+
+def variants() -> list[dict[str, Any]]:
+    """Other variants beside the plain one, and new tokens of a tree."""
+    q, k, v, lengths = tensors(8, 32, 8, 32768, 128)
+    turned = torch.randn(32768, 64, device="cuda")
+    angles = {"cos": turned.cos(), "sin": turned.sin()}
+    sinks = {"sinks": torch.zeros(32, device="cuda")}
+    given = {"gpt_oss": angles | sinks, "gpt_oss_window": angles | sinks, "llama3": angles}
+    calls = {name: ours(name, q, k, v, lengths, **given.get(name, {})) for name in VARIANTS}
+    tree = torch.ones(8, 64, 64, device="cuda", dtype=torch.bool).tril()
+    drafts = torch.randn(8, 64, 32, 128, device="cuda", dtype=torch.bfloat16)
+    calls["64 drafted"] = ours("tree_decoding", drafts, k, v, lengths, tree_mask=tree, **angles)
+    calls["64 causal"] = ours("causal", drafts, k, v, lengths)
+    times = in_turns(calls)
+    print("32,768 keys: " + ", ".join(f"{name} {x:.4f}" for name, x in times.items()))
+    q, k, v, lengths = tensors(8, 32, 8, 131072, 128)
+    short = [x[:, :1024].contiguous() for x in (k, v)]
+    window = in_turns(
+        {
+            "window 1024 of 131072": ours("sliding_window", q, k, v, lengths),
+            "1024 keys": ours("sliding_window", q, *short, lengths.clamp(max=1024)),
+        }
+    )
+    print(", ".join(f"{name} {x:.4f}" for name, x in window.items()), flush=True)
+    return [times, window]
+
+
+def host_time() -> list[dict[str, Any]]:
+    """Microseconds that an eager call keeps the host."""
+    found = {}
+    for name, shape in (("dense", (1, 32, 8, 64, 128)), ("paged", (1, 32, 8, 64, 128))):
+        q, k, v, lengths = tensors(*shape)
+        given = {}
+        if name == "paged":
+            k, v, given["page_table"] = paged(k, v, 16)
+        call = ours("causal", q, k, v, lengths, **given)
+        for _ in range(20):
+            call()
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(500):
+            call()
+        found[name] = (time.perf_counter() - begin) / 500 * 1e6
+        torch.cuda.synchronize()
+    print("host time of an eager call: " + ", ".join(f"{name} {x:.1f} us" for name, x in found.items()), flush=True)
+    return [found]
+
+
+def sweep(limit: float) -> list[dict[str, Any]]:
+    """Tiles and splits of one query, best first."""
+    launch = importlib.import_module("generated.causal.decode_launch")
+    runtime = importlib.import_module("generated.causal.runtime")
+    found = []
+    for shape in SHAPES:
+        q, k, v, lengths = tensors(*shape)
+        pk, pv, table = paged(k, v, 16)
+        size, lines = max(64, shape[-1]), []
+        for block, warps, stages, split in itertools.product(*TILES):
+            if block * shape[-1] * 4 * stages > 200_000:
+                continue
+            launch.SPLITS_16BIT[size] = (block, warps, stages, split)
+            runtime.LaunchCache.known.clear()
+            calls = {"dense": ours("causal", q, k, v, lengths)}
+            calls["page 16"] = ours("causal", q, pk, pv, lengths, page_table=table)
+            try:
+                times = {name: clock(graph(call), 20) for name, call in calls.items()}
+            except RuntimeError as error:
+                print(f"  {(block, warps, stages, split)}: {str(error).splitlines()[0][:90]}", file=sys.stderr)
+                continue
+            lines.append({"shape": shape, "tile": (block, warps, stages, split), **times})
+        lines.sort(key=lambda line: line["dense"])
+        print(f"{shape}, limit {2 * k.nbytes / limit:.4f}")
+        for line in lines[:8]:
+            print(f"   {line['tile']}: dense {line['dense']:.4f}, page 16 {line['page 16']:.4f}", flush=True)
+        found += lines
+    return found
+
+
+def main() -> None:
+    """Runs what the arguments ask for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sweep", action="store_true")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    torch.manual_seed(0)
+    limit = bandwidth()
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, copy at {limit / 1e9:.2f} TB/s", flush=True)
+    if given.sweep:
+        found = {"sweep": sweep(limit)}
+    else:
+        found = {"caches": long_caches(limit), "lengths": mixed_lengths(), "variants": variants(), "host": host_time()}
+    if given.json:
+        given.json.write_text(json.dumps({"copy": limit, **found}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 Values = dict[str, Any]
-NOWHERE = 2**30  # a page that there is not: to read it is to crash
 
 
 def package(folder: Path, name: str, text: str) -> ModuleType:
@@ -91,7 +90,9 @@ class Cache:
         count, each = len(s.lengths), self.room // self.page
         self.total = count * each + 3 if self.paged else count
         self.size = self.page if self.paged else self.room
-        self.table = torch.randperm(self.total)[: count * each].reshape(count, each) if self.paged else None
+        order = torch.randperm(self.total)
+        self.table = order[: count * each].reshape(count, each) if self.paged else None
+        self.nobodys = int(order[-1])
         self.k, self.v = (self.empty(x[0].shape[1:], x[0].dtype) for x in (s.k, s.v))
 
     def empty(self, rest: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -123,13 +124,13 @@ class Cache:
         return self
 
     def pages(self, seen: Callable[[int], int] = lambda length: 0) -> Values:
-        """The page table as a keyword, without the entries of pages before the first key that is `seen`."""
+        """The page table as a keyword; pages before the first key that is `seen` and behind the last are nobody's."""
         if self.table is None:
             return {}
         table = self.table.int()
         for b, n in enumerate(self.of.lengths):
-            table[b, -(-n // self.page) :] = NOWHERE
-            table[b, : seen(n) // self.page] = NOWHERE
+            table[b, -(-n // self.page) :] = self.nobodys
+            table[b, : seen(n) // self.page] = self.nobodys
         return {"page_table": table.to(self.of.device)}
 
 

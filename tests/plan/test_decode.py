@@ -280,11 +280,14 @@ def test_a_sequence_without_keys(variant: Callable[[str], ModuleType], name: str
 
 
 def test_a_window_reads_its_own_pages_alone(variant: Callable[[str], ModuleType]) -> None:
-    s = Sequences([100, 64], [2, 2])
-    cache = Cache(s, page=4).fill(variant("window").decode.append)
+    s, decoding = Sequences([200, 64], [2, 2]), variant("window").decode
+    q, cache = torch.stack(s.q), Cache(s, page=4).fill(decoding.append)
     # the first of two rows sees 20 keys
     table = cache.pages(lambda length: length - 21)
-    out = variant("window").decode.attend_with_cache(torch.stack(s.q), cache.k, cache.v, s.seq_lens, **table)
+    # whole splits show nothing: what stands in their parts is as old
+    size = decoding.workspace_size(q, cache.k, cache.v, max_seqlen_q=2, max_seqlen_k=200)
+    old = {"max_seqlen_k": 200, "workspace": torch.full((size,), math.nan)}
+    out = decoding.attend_with_cache(q, cache.k, cache.v, s.seq_lens, **table, **old)
     for x, y in zip(out, expected(variant("window"), s)[0], strict=True):
         torch.testing.assert_close(x, y, rtol=1e-4, atol=2e-5)
 
@@ -316,15 +319,15 @@ def test_other_lengths_within_the_same_bounds(variant: Callable[[str], ModuleTyp
 
 
 def test_offsets_pass_32_bits(variant: Callable[[str], ModuleType]) -> None:
-    s, apart = Sequences([20], [1], width=16), 2**31 + 16
+    s, apart = Sequences([20], [1]), 2**30
     # only the pages that are written take memory
-    memory = torch.empty(2, 2 * apart, dtype=torch.float16)
-    k, v = (x.as_strided((2, 16, 2, 16), (apart, 32, 16, 1)) for x in memory)
+    memory = torch.empty(2 * apart + 1024, dtype=torch.float16)
+    k, v = (memory[i * 512 :].as_strided((3, 16, 2, 16), (apart, 32, 16, 1)) for i in range(2))
     decoding = variant("plain").decode
     s.q, s.k, s.v = ([x.half() for x in rows] for rows in (s.q, s.k, s.v))
-    slots = torch.cat([16 + torch.arange(16), torch.arange(4)])
+    slots = torch.cat([32 + torch.arange(16), torch.arange(4)])
     decoding.append(s.k[0], s.v[0], k, v, slots)
-    table = torch.tensor([[1, 0]], dtype=torch.int32)
+    table = torch.tensor([[2, 0]], dtype=torch.int32)
     out = decoding.attend_with_cache(torch.stack(s.q), k, v, s.seq_lens, page_table=table)
     torch.testing.assert_close(out[0], expected(variant("plain"), s)[0][0], rtol=2e-3, atol=2e-3)
 

@@ -386,6 +386,7 @@ def test_merge_of_a_shared_prefix(variant: Callable[[str], ModuleType]) -> None:
             "max_seqlen_k: expected at most the 112 keys",
         ),
         ({"max_seqlen_q": 0}, ValueError, "max_seqlen_q: expected at least the 1 new tokens of q, got 0"),
+        ({"seq_lens": [1, 2, 3]}, TypeError, "seq_lens: expected a tensor, got list"),
         ({"seq_lens": torch.tensor([1, 2, 3])}, TypeError, "seq_lens: expected int32, got int64"),
         ({"page_table": torch.zeros(2, 2, dtype=torch.int32)}, ValueError, r"page_table: expected shape \(3, pages\)"),
         ({"page_table": None}, None, ""),

@@ -28,7 +28,7 @@ _TABLES = (
 _SEQUENCES = (Parameter("seq_lens_ptr", "*i32", "seq_lens"), Parameter("cu_seqlens_q_ptr", "*i32", "cu_seqlens_q"))
 _SIZES = (
     *(Parameter("tokens", "i32", "q.shape[0]"), Parameter("longest", "i32", "longest")),
-    *(Parameter("max_seqlen_k", "i32", "max_seqlen_k"), Parameter("Hq", "i32", "q.shape[1]")),
+    *(Parameter("max_seqlen_k", "i32", "max_seqlen_k", own=True), Parameter("Hq", "i32", "q.shape[1]")),
     *(Parameter("splits", "i32", "splits"), Parameter("split_size", "i32", "split_size")),
 )
 # up to a head size: keys of a tile, warps of 16 rows, stages, keys of a split

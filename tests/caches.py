@@ -141,7 +141,8 @@ def expected(
     found = []
     for b, n in enumerate(s.lengths):
         if n == 0 or s.new[b] == 0:
-            found.append((torch.zeros_like(s.q[b]), torch.full((s.heads, s.new[b]), -math.inf, device=s.device)))
+            empty = s.q[b].new_zeros(s.new[b], s.heads, s.v[b].shape[-1])
+            found.append((empty, torch.full((s.heads, s.new[b]), -math.inf, device=s.device)))
             continue
         q, k, v = (x[b].double() if s.device != "cpu" else x[b] for x in (s.q, s.k, s.v))
         if "cu_seqlens" in inspect.signature(package.reference).parameters:

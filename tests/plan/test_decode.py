@@ -412,3 +412,19 @@ def test_wrong_arguments(
         return
     with pytest.raises(error, match=told):
         variant("plain").decode.attend_with_cache(q, cache.k, cache.v, lengths, **values)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_calls(variant: Callable[[str], ModuleType], seed: int) -> None:
+    """Any lengths, new tokens, heads, sizes and pages; some sequences have no new token, some no key."""
+    torch.manual_seed(seed)
+
+    def drawn(*choices: int) -> int:
+        return choices[int(torch.randint(len(choices), ()))]
+
+    lengths = [drawn(0, 1, 17, 63, 64, 65, 130) for _ in range(3)] + [40]
+    new = [min(n, drawn(0, 1, 2, 7)) for n in lengths[:3]] + [1]
+    name, kv_heads = ("capped", "window", "first_keys")[seed % 3], drawn(1, 2, 3)
+    s = Sequences(lengths, new, kv_heads * drawn(1, 3, 5), kv_heads, drawn(8, 16, 24), seed)
+    s.v = [torch.randn(n, kv_heads, 12) for n in lengths]
+    check(variant(name), name, s, Cache(s, drawn(1, 5, 16, 64), swapped=bool(seed % 2)), packed=True)

@@ -215,7 +215,7 @@ class Decode:
                 *p.constants("D", "DV", "PAIRS", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION"),
             ),
             "decode/split.jinja",
-            "(splits, runtime.cdiv(rows, block_m) * k.shape[2], sequences)",
+            "(splits * runtime.cdiv(rows, block_m) * k.shape[2], sequences)",
             self.step,
             {
                 "step_enter": self.step.unpacked,

@@ -143,6 +143,10 @@ def long_caches(limit: float) -> list[dict[str, Any]]:
         for page in (16, 128):
             pk, pv, table = paged(k, v, page)
             calls[f"page {page}"] = ours("causal", q, pk, pv, lengths, page_table=table)
+        if torch.cuda.get_device_capability() >= (8, 9):
+            scales = dict.fromkeys(("k_scale", "v_scale"), torch.ones(shape[2], device="cuda"))
+            short = [x.to(torch.float8_e4m3fn) for x in (k, v)]
+            calls["float8"] = ours("causal", q, *short, lengths, **scales)
         calls |= {name: peer(backend, q, k, v) for name, backend in PEERS.items()}
         times = in_turns(calls)
         least = 2 * k.nbytes / limit

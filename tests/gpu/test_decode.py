@@ -114,6 +114,30 @@ def test_new_tokens_of_variants(name: str, new: int) -> None:
     check(list(lse.split(s.new, 1)), wanted_lse, 5e-3)
 
 
+@pytest.mark.skipif(GPU and torch.cuda.get_device_capability() < (8, 9), reason="needs a GPU that knows float8_e4m3fn")
+@pytest.mark.parametrize("form", ["one", "heads", "sequences", "places"])
+def test_caches_of_float8(form: str) -> None:
+    """No further from the attention to what the cache holds than a cache of 16 bits is."""
+    s = Sequences([5000, 513, 129], [1] * 3, HEADS, KV_HEADS, 128, device="cuda", dtype=torch.bfloat16)
+    module = load("causal")
+    decoding, cache = module.decode, Cache(s)
+    cache.k, cache.v = (torch.zeros_like(x).to(torch.float8_e4m3fn) for x in (cache.k, cache.v))
+    shape = {"one": (), "heads": (KV_HEADS,), "sequences": (3, KV_HEADS), "places": cache.k.shape[:3]}[form]
+    scales = [torch.rand(shape, device="cuda") * 0.02 + 0.01 for _ in "kv"]
+    for b in range(3):
+        k_scale, v_scale = (x[b] if form == "sequences" else x for x in scales)
+        decoding.append(s.k[b], s.v[b], cache.k, cache.v, cache.slots(b), k_scale=k_scale, v_scale=v_scale)
+        place = cache.slots(b) // 16, cache.slots(b) % 16
+        for pages, scale, rows in ((cache.k, k_scale, s.k), (cache.v, v_scale, s.v)):
+            factor = scale[place] if form == "places" else scale
+            held = pages.float()[place] * (factor[..., None] if factor.dim() else factor)
+            torch.testing.assert_close(held, rows[b].float(), rtol=0.07, atol=0.01)
+            rows[b] = held.double()
+    given = {"k_scale": scales[0], "v_scale": scales[1], **cache.pages()}
+    out = decoding.attend_with_cache(torch.cat(s.q), cache.k, cache.v, s.seq_lens, **given)
+    check(list(out.split(1)), expected(module, s)[0], 6e-3)
+
+
 @pytest.mark.parametrize("page", [1, 16, 128])
 def test_bits_hang_on_neither_pages_nor_the_batch(page: int) -> None:
     s = Sequences(LENGTHS, [1] * len(LENGTHS), HEADS, KV_HEADS, 128, device="cuda", dtype=torch.bfloat16)

@@ -428,3 +428,49 @@ def test_random_calls(variant: Callable[[str], ModuleType], seed: int) -> None:
     s = Sequences(lengths, new, kv_heads * drawn(1, 3, 5), kv_heads, drawn(8, 16, 24), seed)
     s.v = [torch.randn(n, kv_heads, 12) for n in lengths]
     check(variant(name), name, s, Cache(s, drawn(1, 5, 16, 64), swapped=bool(seed % 2)), packed=True)
+
+
+def short(*shape: int) -> torch.Tensor:
+    """Numbers that a float8 holds over a power of 2, the largest of each row too: the interpreter rounds others off."""
+    found = torch.randint(-13, 14, shape) / 16
+    found[..., 0] = 14 / 16
+    return found
+
+
+@pytest.mark.parametrize("form", ["one", "heads", "sequences", "places"])
+def test_caches_of_float8(variant: Callable[[str], ModuleType], form: str) -> None:
+    """What comes of a cache is what comes of its values, times their scales."""
+    s, decoding = Sequences(PLAIN.lengths, PLAIN.new), variant("plain").decode
+    s.k, s.v = ([short(n, 2, 16) for n in s.lengths] for _ in "kv")
+    cache = Cache(s)
+    cache.k, cache.v = (x.to(torch.float8_e4m3fn) for x in (cache.k, cache.v))
+    shape = {"one": (), "heads": (2,), "sequences": (3, 2), "places": cache.k.shape[:3]}[form]
+    scales = [torch.exp2(torch.randint(-6, -2, shape).float()) for _ in "kv"]
+    for b in range(3):
+        # those of sequences one by one: `append` knows of none
+        k_scale, v_scale = (x[b] if form == "sequences" else x for x in scales)
+        decoding.append(s.k[b], s.v[b], cache.k, cache.v, cache.slots(b), k_scale=k_scale, v_scale=v_scale)
+        place = cache.slots(b) // 16, cache.slots(b) % 16
+        for pages, scale, rows in ((cache.k, k_scale, s.k[b]), (cache.v, v_scale, s.v[b])):
+            factor = scale[place] if form == "places" else scale
+            assert torch.equal(pages.float()[place] * (factor[..., None] if factor.dim() else factor), rows)
+    assert form != "places" or scales[0].unique().tolist()[0] == 14 / 16 / 448
+    given = {"k_scale": scales[0], "v_scale": scales[1], **cache.pages()}
+    out, lse = decoding.attend_with_cache(torch.stack(s.q), cache.k, cache.v, s.seq_lens, return_lse=True, **given)
+    wanted, wanted_lse = expected(variant("plain"), s)
+    for x, y in zip((*out, *lse), (*wanted, *wanted_lse), strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=2e-5)
+
+
+def test_scales_stand_beside_caches_of_float8_alone(variant: Callable[[str], ModuleType]) -> None:
+    cache, decoding = Cache(PLAIN), variant("plain").decode
+    q, one = torch.stack(PLAIN.q), torch.tensor(1.0)
+    with pytest.raises(ValueError, match="k_scale: expected a cache of float8_e4m3fn beside it, got float32"):
+        decoding.attend_with_cache(q, cache.k, cache.v, PLAIN.seq_lens, k_scale=one, v_scale=one, **cache.pages())
+    cache.k, cache.v = (x.to(torch.float8_e4m3fn) for x in (cache.k, cache.v))
+    with pytest.raises(ValueError, match="k_scale: expected one beside a cache of float8_e4m3fn, got None"):
+        decoding.attend_with_cache(q, cache.k, cache.v, PLAIN.seq_lens, **cache.pages())
+    with pytest.raises(ValueError, match="v_scale: expected one of the shapes"):
+        decoding.attend_with_cache(
+            q, cache.k, cache.v, PLAIN.seq_lens, k_scale=one, v_scale=torch.ones(2, 2, 2, 2), **cache.pages()
+        )

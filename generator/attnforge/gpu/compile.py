@@ -163,7 +163,12 @@ class Cases(NamedTuple):
         tile = self.planned.decode.tile(self.head_dim, self.dtype == "fp32") if kernel.step else Tile(16, 16, 4, 2)
         case = _case(kernel, getattr(self.decoding, kernel.name), self.planned, self.head_dim, self.dtype, tile)
         strides = (p.name for p in kernel.parameters if p.type == "i32" and not p.varies)
-        return case._replace(aligned=frozenset(strides))
+        scales = [p.name for p in kernel.parameters if p.name.endswith("_scale_ptr")]  # of float8 alone
+        return case._replace(
+            signature=case.signature | dict.fromkeys(scales, "constexpr"),
+            constants=case.constants | dict.fromkeys(scales),
+            aligned=frozenset(strides),
+        )
 
 
 def cases(package: emit.Package, planned: Plan, folder: Path, head_dim: int, dtype: str) -> Cases:
@@ -191,7 +196,7 @@ def _case(kernel: Kernel, function: Any, planned: Plan, head_dim: int, dtype: st
     known = {"GROUP": 4, "D": head_dim, "DV": head_dim, "PAIRS": half}
     known |= {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "BLOCK_D": columns, "BLOCK_DV": columns}
     known |= {"TILE_AXIS": 1, "BLOCK_T": 32, "BLOCK_PAIRS": _power_of_2(half), "BLOCK_REST": columns, "BLOCK": 1024}
-    known |= {"PAGE": 16, "BLOCK_S": 16, "BLOCK_H": 8}
+    known |= {"PAGE": 16, "BLOCK_S": 16, "BLOCK_H": 8, "MEASURED": False}
     constants = known | {"PRECISION": "ieee", "RESET": float("-inf")}
     signature = {}
     for p in kernel.parameters:

@@ -12,7 +12,19 @@ from .algorithm import Algorithm
 EXPORTS = ("decode",)
 # keywords of `attend_with_cache` and `append` beside those of `attention`
 _OF_DECODING = frozenset(
-    ("k_cache", "v_cache", "k_new", "v_new", "seq_lens", "page_table", "slot_mapping", "workspace", "out")
+    (
+        "k_cache",
+        "v_cache",
+        "k_new",
+        "v_new",
+        "seq_lens",
+        "page_table",
+        "slot_mapping",
+        "workspace",
+        "out",
+        "k_scale",
+        "v_scale",
+    )
 )
 
 

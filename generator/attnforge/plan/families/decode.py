@@ -25,6 +25,7 @@ _TABLES = (
     *("cos_ptr", "cos_stride_row", "cos_stride_column", "sin_ptr", "sin_stride_row", "sin_stride_column"),
     *("position_end", "D", "PAIRS"),
 )
+_OPTIONAL = ("pages_ptr", "k_scale_ptr", "v_scale_ptr")  # None where a call has none, which a tuple cannot hold
 _SEQUENCES = (Parameter("seq_lens_ptr", "*i32", "seq_lens"), Parameter("cu_seqlens_q_ptr", "*i32", "cu_seqlens_q"))
 _SIZES = (
     *(Parameter("tokens", "i32", "q.shape[0]"), Parameter("longest", "i32", "longest")),
@@ -156,7 +157,11 @@ class Decode:
     def functions(self) -> tuple[Function, ...]:
         """The functions that the kernels call and kernels.py lacks."""
         span = Function("decode/functions.jinja", "span_function", (self.span,))
-        found = (*jitted("decode/functions", *PAGED.functions), span, *jitted("decode/functions", "load_places"))
+        found = (
+            *jitted("decode/functions", *PAGED.functions),
+            span,
+            *jitted("decode/functions", "load_places", "find_scales", "quantised"),
+        )
         if not self.spec.rope:
             return found
         return (*found, Function("decode/functions.jinja", "load_rotated", (rotation.partners(self.spec.rope),)))
@@ -180,8 +185,8 @@ class Decode:
         """The function that attends to a tile of keys."""
         terms, scale = self.terms, "scale" if self.spec.scores else "scale_log2"
         loads = (*terms.loads("step"), *terms.loads("mask"))
-        results, own = ("acc", "m", "l"), ("acc", "m", "l", "q_tile", "k_start", "pages_ptr")
-        strides = (parameter.name for x in "kv" for parameter in _cache(x))
+        results, own = ("acc", "m", "l"), ("acc", "m", "l", "q_tile", "k_start", *_OPTIONAL)
+        strides = (parameter.name for of in (_cache, _scales) for x in "kv" for parameter in of(x))
         walked = ("k_ptr", "v_ptr", "b", "kv_h", "k_len", "lo", "hi", *strides)
         known = {*results, *own, *walked, scale, "k_pos", "inside", "k_page", "k_slot", *targets(loads)}
         words = (scale, *terms.passed(reads((*terms.score, *terms.keep, *loads)), known))
@@ -203,11 +208,14 @@ class Decode:
                 Parameter("pages_ptr", "*i32", "page_table"),
                 Parameter("parts_ptr", "*fp32", "parts", written=True),
                 Parameter("scale", "fp32", "scale"),
+                *(Parameter(f"{x}_scale_ptr", "*fp32", f"{x}_scale") for x in "kv"),
                 *p.given(terms),
                 *self._angles,
                 *(Parameter(f"q_stride_{axis}", "i32", f"q.stride({i})") for i, axis in enumerate(("token", "head"))),
                 *_cache("k"),
                 *_cache("v"),
+                *_scales("k"),
+                *_scales("v"),
                 Parameter("pages_stride_sequence", "i32", "0 if page_table is None else page_table.stride(0)"),
                 *_SIZES,
                 *p.constants("GROUP"),
@@ -319,6 +327,7 @@ class Decode:
                 *(Parameter(f"{x}_new_ptr", "*T", f"{x}_new") for x in "kv"),
                 *(Parameter(f"{x}_ptr", "*T", x, written=True) for x in "kv"),
                 Parameter("slots_ptr", "*i64", "slot_mapping"),
+                *(Parameter(f"{x}_scale_ptr", "*fp32", f"{x}_scale") for x in "kv"),
                 *self._angles,
                 *(
                     Parameter(f"{x}_new_stride_{axis}", "i32", f"{x}_new.stride({i})")
@@ -327,9 +336,12 @@ class Decode:
                 ),
                 *_cache("k"),
                 *_cache("v"),
+                *_scales("k"),
+                *_scales("v"),
                 Parameter("slots", "i32", "k.shape[0] * k.shape[1]"),
                 Parameter("page_size", "i32", "k.shape[1]"),
                 Parameter("Hkv", "i32", "k.shape[2]"),
+                Parameter("MEASURED", "constexpr", "measured"),
                 *(
                     Parameter(name, "constexpr", text)
                     for name, text in constants.items()
@@ -346,6 +358,14 @@ def _cache(x: str) -> tuple[Parameter, ...]:
     """The strides of a cache's tensor, whose pages stand in the place of a batch."""
     axes = ("page", "token", "head")
     return tuple(Parameter(f"{x}_stride_{axis}", "i32", f"{x}.stride({i})") for i, axis in enumerate(axes))
+
+
+def _scales(x: str) -> tuple[Parameter, ...]:
+    """The strides of a cache's scales; 0 along axes that share one."""
+    axes = ("sequence", "page", "token", "head")
+    return tuple(
+        Parameter(f"{x}_scale_stride_{axis}", "i32", f"runtime.stride({x}_scale, {i})") for i, axis in enumerate(axes)
+    )
 
 
 def _rows() -> tuple[Statement, ...]:

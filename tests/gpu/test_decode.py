@@ -123,7 +123,7 @@ def test_caches_of_float8(form: str) -> None:
     decoding, cache = module.decode, Cache(s)
     cache.k, cache.v = (torch.zeros_like(x).to(torch.float8_e4m3fn) for x in (cache.k, cache.v))
     shape = {"one": (), "heads": (KV_HEADS,), "sequences": (3, KV_HEADS), "places": cache.k.shape[:3]}[form]
-    scales = [torch.rand(shape, device="cuda") * 0.02 + 0.01 for _ in "kv"]
+    scales = [torch.rand(shape, device="cuda") * 0.02 + 0.02 for _ in "kv"]
     for b in range(3):
         k_scale, v_scale = (x[b] if form == "sequences" else x for x in scales)
         decoding.append(s.k[b], s.v[b], cache.k, cache.v, cache.slots(b), k_scale=k_scale, v_scale=v_scale)

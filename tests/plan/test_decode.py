@@ -392,7 +392,7 @@ def test_merge_of_a_shared_prefix(variant: Callable[[str], ModuleType]) -> None:
         ({"page_table": None}, None, ""),
         ({"q": torch.zeros(3, 1, 3, 16)}, ValueError, "k_cache: expected a number of heads that divides q's 3, got 2"),
         ({"q": torch.zeros(2, 1, 4, 16)}, ValueError, "q: expected 3 sequences as seq_lens has, got shape"),
-        ({"q": torch.zeros(3, 1, 4, 16).half()}, TypeError, "k_cache: expected float16 as q has, got float32"),
+        ({"q": torch.zeros(3, 1, 4, 16).half()}, TypeError, "k_cache: expected float16 or float8_e4m3fn, got float32"),
         ({"out": torch.zeros(3, 4, 16)}, ValueError, r"out: expected shape \(3, 1, 4, 16\), contiguous, got"),
         ({"workspace": torch.zeros(3)}, ValueError, r"workspace: expected \d+ values side by side, got shape \(3,\)"),
         ({"cu_seqlens_q": torch.arange(4).int()}, ValueError, r"q: expected \(T, Hq, D\) beside cu_seqlens_q, got"),

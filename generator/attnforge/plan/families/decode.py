@@ -16,7 +16,7 @@ from ..paged import PAGED, decoded
 from ..parameters import Function, Kernel, Parameter, Step, jitted
 from ..positions import ENDS_TOGETHER
 from ..shared_parameters import SharedParameters
-from ..statements import Block, Branch, Comment, Loop, Statement, lines, names, needed, reads, targets
+from ..statements import Block, Branch, Call, Comment, Loop, Statement, lines, names, needed, reads, targets
 from ..tile_ranges import TileRange
 from ..tiles import Tile
 
@@ -160,7 +160,7 @@ class Decode:
         found = (
             *jitted("decode/functions", *PAGED.functions),
             span,
-            *jitted("decode/functions", "load_places", "find_scales", "quantised"),
+            *jitted("decode/functions", "load_places", "quantised"),
         )
         if not self.spec.rope:
             return found
@@ -186,7 +186,8 @@ class Decode:
         terms, scale = self.terms, "scale" if self.spec.scores else "scale_log2"
         loads = (*terms.loads("step"), *terms.loads("mask"))
         results, own = ("acc", "m", "l"), ("acc", "m", "l", "q_tile", "k_start", *_OPTIONAL)
-        strides = (parameter.name for of in (_cache, _scales) for x in "kv" for parameter in of(x))
+        strides = [parameter.name for x in "kv" for parameter in _cache(x)]
+        strides += [f"{x}_scale_stride_{axis}" for x in "kv" for axis in ("page", "token")]
         walked = ("k_ptr", "v_ptr", "b", "kv_h", "k_len", "lo", "hi", *strides)
         known = {*results, *own, *walked, scale, "k_pos", "inside", "k_page", "k_slot", *targets(loads)}
         words = (scale, *terms.passed(reads((*terms.score, *terms.keep, *loads)), known))
@@ -197,9 +198,8 @@ class Decode:
     def split(self) -> Kernel:
         """The kernel that attends to one split of keys."""
         p, terms = self.shared, self.terms
-        queries = Statement("q_tile", self._queries, shape="[BLOCK_M, BLOCK_D]")
         loaded = (*self.analysis.scaled, *terms.loads("program"))
-        read = {"h", "row"} | reads((queries, *self._visit))
+        read = {"place", "h", "row"} | reads((*self._queries, *self._visit))
         return Kernel(
             "attend_split",
             (
@@ -233,7 +233,7 @@ class Decode:
                 "unseen": softmax.unseen(_without_sink(self.spec)),
                 "sequence": (PAGED.sequence(),),
                 "rows": needed((*_rows(), *loaded), read),
-                "queries": (queries,),
+                "queries": self._queries,
                 "start": softmax.start(_without_sink(self.spec)),
                 "visit": self._visit,
             },
@@ -259,13 +259,16 @@ class Decode:
         return (Loop("span", "0", str(count), inside),) if count > 1 else inside
 
     @property
-    def _queries(self) -> str:
-        """Text that loads a tile of queries."""
+    def _queries(self) -> tuple[Block, ...]:
+        """The statements that load a tile of queries."""
         place = "(token + row).to(tl.int64) * q_stride_token + h.to(tl.int64) * q_stride_head"
+        found = Statement("q_place", place)
         if not self.spec.rope:
-            return f"load_places(q_ptr, {place}, place < count, D, BLOCK_D)"
-        position = "q_pos if positions_ptr is None else tl.load(positions_ptr + token + row)"
-        return f"load_rotated(q_ptr, {place}, place < count, {position}, {', '.join(_TABLES)}, BLOCK_D)"
+            tile = "load_places(q_ptr, q_place, place < count, D, BLOCK_D)"
+            return found, Statement("q_tile", tile, shape="[BLOCK_M, BLOCK_D]")
+        position = Statement("position", "q_pos if positions_ptr is None else tl.load(positions_ptr + token + row)")
+        taken = ("q_ptr", "q_place", "place < count", "position", *_TABLES, "BLOCK_D")
+        return found, position, Call("q_tile", "load_rotated", taken)
 
     @property
     def _angles(self) -> Iterator[Parameter]:
@@ -310,14 +313,16 @@ class Decode:
     @cached_property
     def append(self) -> Kernel:
         """The kernel that puts new keys and values into their places of a cache."""
-        place = "t * {x}_stride_token + h.to(tl.int64) * {x}_stride_head"
-        rows = f"load_places(k_new_ptr, {place.format(x='k_new')}, there, D, BLOCK_D)"
-        loads: tuple[Block, ...] = (Statement("k_rows", rows),)
+        places = tuple(
+            Statement(f"{x}_new_place", f"t * {x}_new_stride_token + h.to(tl.int64) * {x}_new_stride_head")
+            for x in "kv"
+        )
+        loads: tuple[Block, ...] = (Statement("k_rows", "load_places(k_new_ptr, k_new_place, there, D, BLOCK_D)"),)
         if self.spec.rope:
             position = Statement("position", "tl.load(positions_ptr + t + tl.zeros([BLOCK_H], tl.int32))")
-            taken = ("k_new_ptr", place.format(x="k_new"), "there", "position", *_TABLES, "BLOCK_D")
-            loads = (position, Statement("k_rows", f"load_rotated({', '.join(taken)})"))
-        values = f"load_places(v_new_ptr, {place.format(x='v_new')}, there, DV, BLOCK_DV)"
+            taken = ("k_new_ptr", "k_new_place", "there", "position", *_TABLES, "BLOCK_D")
+            loads = (position, Call("k_rows", "load_rotated", taken))
+        values = Statement("v_rows", "load_places(v_new_ptr, v_new_place, there, DV, BLOCK_DV)")
         constants = {"D": "k.shape[-1]", "DV": "v.shape[-1]", "PAIRS": "cos.shape[1]"}
         constants |= {"BLOCK_H": "runtime.power_of_2(k.shape[2])"}
         constants |= {"BLOCK_D": "runtime.padded_width(k)", "BLOCK_DV": "runtime.padded_width(v)"}
@@ -336,8 +341,8 @@ class Decode:
                 ),
                 *_cache("k"),
                 *_cache("v"),
-                *_scales("k"),
-                *_scales("v"),
+                *_scales("k")[1:],
+                *_scales("v")[1:],
                 Parameter("slots", "i32", "k.shape[0] * k.shape[1]"),
                 Parameter("page_size", "i32", "k.shape[1]"),
                 Parameter("Hkv", "i32", "k.shape[2]"),
@@ -350,7 +355,7 @@ class Decode:
             ),
             "decode/append.jinja",
             "(k_new.shape[0],)",
-            blocks={"rows": (*loads, Statement("v_rows", values))},
+            blocks={"rows": (*places, *loads, values)},
         )
 
 
@@ -372,6 +377,7 @@ def _rows() -> tuple[Statement, ...]:
     """Tokens, heads and positions of a tile's rows; rows behind the last one read what that one does."""
     shift = ENDS_TOGETHER.shift
     return (
+        Statement("place", "tile * BLOCK_M + tl.arange(0, BLOCK_M)", shape="[BLOCK_M]"),
         Statement("row", "tl.minimum(place // GROUP, q_len - 1)", shape="[BLOCK_M]"),
         Statement("own_row", "row if cu_seqlens_q_ptr is None else token + row", shape="[BLOCK_M]"),
         Statement("h", "kv_h * GROUP + place % GROUP", shape="[BLOCK_M]"),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3bb8108fc8fe2780
-#   text hash     a04fc5fdd3c25bfe
+#   content hash  ccd145a2b83d8bf1
+#   text hash     38e7950880b2f09f
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

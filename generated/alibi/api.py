@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3bb8108fc8fe2780
-#   text hash     88a35acb366ea90a
+#   content hash  ccd145a2b83d8bf1
+#   text hash     4b3126ace655b0eb
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

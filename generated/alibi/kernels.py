@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3bb8108fc8fe2780
-#   text hash     806336a18ab67aef
+#   content hash  ccd145a2b83d8bf1
+#   text hash     92c40349b85ab415
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

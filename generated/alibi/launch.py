@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3bb8108fc8fe2780
-#   text hash     44f19436e5c9cc78
+#   content hash  ccd145a2b83d8bf1
+#   text hash     1b00cfb394b91eae
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

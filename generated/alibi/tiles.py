@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3bb8108fc8fe2780
-#   text hash     ee404f4a192e6d26
+#   content hash  ccd145a2b83d8bf1
+#   text hash     8aec6a1d84274c15
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ec2a2741ec48b17f
-#   text hash     134be2e7e53a4bbc
+#   content hash  7ffe7cebea6ee59b
+#   text hash     41995c13a53e0813
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ec2a2741ec48b17f
-#   text hash     4e2b542d2d2b2972
+#   content hash  7ffe7cebea6ee59b
+#   text hash     212830c325d4e388
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ec2a2741ec48b17f
-#   text hash     5ee6e9af9b7d675a
+#   content hash  7ffe7cebea6ee59b
+#   text hash     80d1e504bb3b4af5
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

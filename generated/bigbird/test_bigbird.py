@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ec2a2741ec48b17f
-#   text hash     506ed866a0fe0177
+#   content hash  7ffe7cebea6ee59b
+#   text hash     dafffeafd853d7d4
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ec2a2741ec48b17f
-#   text hash     04a3ae7f797225de
+#   content hash  7ffe7cebea6ee59b
+#   text hash     f1a5ecad23d3556f
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  213de9d9c8b92ae3
-#   text hash     b489b31e28823ce5
+#   content hash  bc40f9711b7cd750
+#   text hash     85f7938c7ee46912
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

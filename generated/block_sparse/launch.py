@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  213de9d9c8b92ae3
-#   text hash     5609fc42f618e833
+#   content hash  bc40f9711b7cd750
+#   text hash     432f406fc2db8c56
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

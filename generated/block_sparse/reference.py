@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  213de9d9c8b92ae3
-#   text hash     b3ac9d4ce3a5a125
+#   content hash  bc40f9711b7cd750
+#   text hash     1e9eb7a679cf3348
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

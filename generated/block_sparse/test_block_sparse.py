@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  213de9d9c8b92ae3
-#   text hash     d854bb6793d2ee31
+#   content hash  bc40f9711b7cd750
+#   text hash     43fad9231de4021a
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

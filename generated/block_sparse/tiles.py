@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  213de9d9c8b92ae3
-#   text hash     c27235c0c7925177
+#   content hash  bc40f9711b7cd750
+#   text hash     5a0914828754c9b6
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c582789411d22cfe
-#   text hash     663fb4c90fe828e9
+#   content hash  3fef542fa7811df1
+#   text hash     fce09261edefa325
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c582789411d22cfe
-#   text hash     4f275b69a02bc8be
+#   content hash  3fef542fa7811df1
+#   text hash     87c6dbcb82f73506
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

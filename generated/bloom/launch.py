@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c582789411d22cfe
-#   text hash     91900a6508d038fd
+#   content hash  3fef542fa7811df1
+#   text hash     894bd5225c28a114
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

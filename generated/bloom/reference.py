@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c582789411d22cfe
-#   text hash     96e888d877f794bc
+#   content hash  3fef542fa7811df1
+#   text hash     0f8e881d7a2c803e
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c582789411d22cfe
-#   text hash     b18e3a387cfc22eb
+#   content hash  3fef542fa7811df1
+#   text hash     e7beab67c5f867d4
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

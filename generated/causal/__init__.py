@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  eb1b5fb2cc79b752
-#   text hash     8fc43e4f24533186
+#   content hash  f657aa3887aee884
+#   text hash     e359df53ecccc7c7
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

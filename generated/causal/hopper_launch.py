@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  eb1b5fb2cc79b752
-#   text hash     78f0fb256fc74435
+#   content hash  f657aa3887aee884
+#   text hash     ca225fde2d5493a4
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

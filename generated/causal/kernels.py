@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  eb1b5fb2cc79b752
-#   text hash     1ea6eb1f2082c293
+#   content hash  f657aa3887aee884
+#   text hash     678659435aff0be6
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

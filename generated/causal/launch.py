@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  eb1b5fb2cc79b752
-#   text hash     16383d31e45410e3
+#   content hash  f657aa3887aee884
+#   text hash     5d6661eab1d8fd2c
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  eb1b5fb2cc79b752
-#   text hash     9695a8dafb67f961
+#   content hash  f657aa3887aee884
+#   text hash     3466fd6783677c0d
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  eb1b5fb2cc79b752
-#   text hash     1c6dcb5d1be30e77
+#   content hash  f657aa3887aee884
+#   text hash     8aa83cce50340b64
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f00af5c65f3bb0e8
-#   text hash     c5758d8905bffd47
+#   content hash  0040c68698e5446c
+#   text hash     67cba6adad8a91e3
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f00af5c65f3bb0e8
-#   text hash     988095b23c0a9681
+#   content hash  0040c68698e5446c
+#   text hash     5b92abaebc81d168
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f00af5c65f3bb0e8
-#   text hash     9c2ee2079fa9bafa
+#   content hash  0040c68698e5446c
+#   text hash     424bf178abf1a9ec
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

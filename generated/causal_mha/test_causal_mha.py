@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f00af5c65f3bb0e8
-#   text hash     26c74f843316f543
+#   content hash  0040c68698e5446c
+#   text hash     6b57d04e232599a1
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f00af5c65f3bb0e8
-#   text hash     f430f6a72feb6d89
+#   content hash  0040c68698e5446c
+#   text hash     609c99681b22b207
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

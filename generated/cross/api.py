@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  60a6c16c00eccbf2
-#   text hash     05ac468d87cdbe8c
+#   content hash  2ef8c415bff25213
+#   text hash     8dbccb003c60aa66
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  60a6c16c00eccbf2
-#   text hash     89ec548634447ec9
+#   content hash  2ef8c415bff25213
+#   text hash     9c9c60c673c29645
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

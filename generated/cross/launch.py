@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  60a6c16c00eccbf2
-#   text hash     0261fa39818f6fdc
+#   content hash  2ef8c415bff25213
+#   text hash     f6e755f7f75b0b0e
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  60a6c16c00eccbf2
-#   text hash     7715863296e11347
+#   content hash  2ef8c415bff25213
+#   text hash     778001c05f35f2e3
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

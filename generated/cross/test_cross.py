@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  60a6c16c00eccbf2
-#   text hash     832d4477d8ab7b67
+#   content hash  2ef8c415bff25213
+#   text hash     8db84a6d5f4879c3
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f6897c60e49795ea
-#   text hash     2bf802d0cb9d3c50
+#   content hash  1532a99fcfc92252
+#   text hash     787f2df643f820be
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f6897c60e49795ea
-#   text hash     7de652b9c86b4258
+#   content hash  1532a99fcfc92252
+#   text hash     94289b151630c09d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py gets."""
 

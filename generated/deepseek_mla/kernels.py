@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f6897c60e49795ea
-#   text hash     c10681545e40ee63
+#   content hash  1532a99fcfc92252
+#   text hash     4d98c67b67351e5b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f6897c60e49795ea
-#   text hash     a85893f495496c5f
+#   content hash  1532a99fcfc92252
+#   text hash     bf3d357a0e93f502
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

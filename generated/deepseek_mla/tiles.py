@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f6897c60e49795ea
-#   text hash     ea2312878f10eca6
+#   content hash  1532a99fcfc92252
+#   text hash     4c52661058e57a9d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

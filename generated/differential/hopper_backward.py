@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  34e15a8749510cb4
-#   text hash     9f4d5c31f521a6ba
+#   content hash  6b01a992ecc8d9e0
+#   text hash     860d11c5f3bd49e9
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  34e15a8749510cb4
-#   text hash     657ee32d9747d3a6
+#   content hash  6b01a992ecc8d9e0
+#   text hash     ddfa62f63f524aae
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py gets."""
 

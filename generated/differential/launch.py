@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  34e15a8749510cb4
-#   text hash     9dcee5fa658a8ec4
+#   content hash  6b01a992ecc8d9e0
+#   text hash     86033c33a9db148d
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

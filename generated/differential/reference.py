@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  34e15a8749510cb4
-#   text hash     9013213a53898726
+#   content hash  6b01a992ecc8d9e0
+#   text hash     b76c682be68e19e6
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

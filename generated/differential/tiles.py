@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  34e15a8749510cb4
-#   text hash     3fe08d4c4f189297
+#   content hash  6b01a992ecc8d9e0
+#   text hash     430655e8f06d4243
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9a7f13468c270ec1
-#   text hash     4b2b66353a0ce3d8
+#   content hash  900fb3622a97f4d8
+#   text hash     100be5fbe2569f5b
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9a7f13468c270ec1
-#   text hash     e9749ae7c7dd318a
+#   content hash  900fb3622a97f4d8
+#   text hash     0aa58ddbab6adb73
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

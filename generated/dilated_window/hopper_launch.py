@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9a7f13468c270ec1
-#   text hash     44a9e8f26b47cd67
+#   content hash  900fb3622a97f4d8
+#   text hash     a25742957dfb8ac8
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9a7f13468c270ec1
-#   text hash     e488ee682cd45e79
+#   content hash  900fb3622a97f4d8
+#   text hash     bc43398b25acc4e5
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9a7f13468c270ec1
-#   text hash     cab93863fb3900ed
+#   content hash  900fb3622a97f4d8
+#   text hash     6620b9086f382920
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9788e0ef875d0146
-#   text hash     6ff3392578a8d1a8
+#   content hash  f7285b152dc31d83
+#   text hash     57c40fca044c5b07
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9788e0ef875d0146
-#   text hash     54c9a52311d4d66c
+#   content hash  f7285b152dc31d83
+#   text hash     4087fd0d862afa33
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9788e0ef875d0146
-#   text hash     444ac72a983ab430
+#   content hash  f7285b152dc31d83
+#   text hash     768a5536574039cc
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ca4cfd4cc47978b3
-#   text hash     5ccdeeb432ce91a3
+#   content hash  b1c7cb1f2225355e
+#   text hash     1eddc65fc38629c9
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

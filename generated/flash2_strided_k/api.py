@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ca4cfd4cc47978b3
-#   text hash     7dec24a91719a1a8
+#   content hash  b1c7cb1f2225355e
+#   text hash     d403ea2b4c27b7e7
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ca4cfd4cc47978b3
-#   text hash     5ed21cfb62d61bbf
+#   content hash  b1c7cb1f2225355e
+#   text hash     bac043cb27aa8854
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

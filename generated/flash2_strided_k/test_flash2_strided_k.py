@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ca4cfd4cc47978b3
-#   text hash     2322a5b0cc10108b
+#   content hash  b1c7cb1f2225355e
+#   text hash     0bb5afd224161948
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

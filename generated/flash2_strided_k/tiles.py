@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ca4cfd4cc47978b3
-#   text hash     b8d0a4d80412d300
+#   content hash  b1c7cb1f2225355e
+#   text hash     3cc997430400143a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4ee234487d36441c
-#   text hash     c1e1d3f403891e08
+#   content hash  b013557102216b46
+#   text hash     b52fe6cc723b4439
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4ee234487d36441c
-#   text hash     dd6741f80b5bf1b0
+#   content hash  b013557102216b46
+#   text hash     3ec479eb9c4469cc
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

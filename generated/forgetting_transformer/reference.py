@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4ee234487d36441c
-#   text hash     6ec1df4085ccc32a
+#   content hash  b013557102216b46
+#   text hash     7be22cc74cdf045e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

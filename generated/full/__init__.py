@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8eef83a712d313b7
-#   text hash     82ca521a50a8b343
+#   content hash  42a667842dd2ff37
+#   text hash     2010656827796a61
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

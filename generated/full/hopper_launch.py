@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8eef83a712d313b7
-#   text hash     0631ef37486f4eae
+#   content hash  42a667842dd2ff37
+#   text hash     e19c874d91fd99a8
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

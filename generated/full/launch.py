@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8eef83a712d313b7
-#   text hash     7a5d43035a22299d
+#   content hash  42a667842dd2ff37
+#   text hash     c387260c29c2a111
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

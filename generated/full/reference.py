@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8eef83a712d313b7
-#   text hash     b6322032e861b16f
+#   content hash  42a667842dd2ff37
+#   text hash     0add15a9964b41de
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

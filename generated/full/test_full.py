@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8eef83a712d313b7
-#   text hash     5fc6827a24ebdbbc
+#   content hash  42a667842dd2ff37
+#   text hash     d33a788112953e69
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8eef83a712d313b7
-#   text hash     e82a2effc210bd39
+#   content hash  42a667842dd2ff37
+#   text hash     febc42baec19be54
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

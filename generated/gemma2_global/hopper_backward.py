@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0e75cc2decedc1d3
-#   text hash     f355b2414ee9b236
+#   content hash  e8106f1e641d7d88
+#   text hash     ddd8fd8516ea4dcb
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

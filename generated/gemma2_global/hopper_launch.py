@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0e75cc2decedc1d3
-#   text hash     ad8e46fa516b03aa
+#   content hash  e8106f1e641d7d88
+#   text hash     c8a0f982bc43945a
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py gets."""
 

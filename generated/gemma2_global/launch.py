@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0e75cc2decedc1d3
-#   text hash     e18cb032503a38eb
+#   content hash  e8106f1e641d7d88
+#   text hash     c86cd3911253c617
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

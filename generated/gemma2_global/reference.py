@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0e75cc2decedc1d3
-#   text hash     18b6b681c8f04204
+#   content hash  e8106f1e641d7d88
+#   text hash     d7a9b861fab8e2e0
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0e75cc2decedc1d3
-#   text hash     9e705e2e8320731a
+#   content hash  e8106f1e641d7d88
+#   text hash     e3137ff74632f07e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

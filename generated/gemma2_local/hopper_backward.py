@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fdc10624e04a146a
-#   text hash     759f16458c7c1355
+#   content hash  f6ddb68fab9b1604
+#   text hash     6bce16d0f8e71b62
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

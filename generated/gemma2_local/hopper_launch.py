@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fdc10624e04a146a
-#   text hash     4ca01191645f36a7
+#   content hash  f6ddb68fab9b1604
+#   text hash     4015f50169e9ab02
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py gets."""
 

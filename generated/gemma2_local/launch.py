@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fdc10624e04a146a
-#   text hash     1cfbeaaf8ff2f786
+#   content hash  f6ddb68fab9b1604
+#   text hash     1d2fc86eccf0f2de
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

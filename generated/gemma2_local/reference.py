@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fdc10624e04a146a
-#   text hash     e518ad5bdd7c5437
+#   content hash  f6ddb68fab9b1604
+#   text hash     0a83fb1569f4c6a0
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

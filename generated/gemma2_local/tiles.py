@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fdc10624e04a146a
-#   text hash     df746ce23c04d123
+#   content hash  f6ddb68fab9b1604
+#   text hash     b0e43d05c48abcd0
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

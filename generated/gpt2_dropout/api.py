@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  23f57a0de01c5199
-#   text hash     1b9a3cc71cbfe363
+#   content hash  1ae5d4fcb2c4229d
+#   text hash     24ebb6112312b220
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  23f57a0de01c5199
-#   text hash     07907fc63bcab1c3
+#   content hash  1ae5d4fcb2c4229d
+#   text hash     e97d491921d58540
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

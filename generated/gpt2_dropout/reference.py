@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  23f57a0de01c5199
-#   text hash     295eacec6ac884e2
+#   content hash  1ae5d4fcb2c4229d
+#   text hash     19b11c010df187ea
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

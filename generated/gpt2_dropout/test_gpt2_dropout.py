@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  23f57a0de01c5199
-#   text hash     979ce7a9df71a2c6
+#   content hash  1ae5d4fcb2c4229d
+#   text hash     30172619e9a3f9d3
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  23f57a0de01c5199
-#   text hash     07801adc98be41a8
+#   content hash  1ae5d4fcb2c4229d
+#   text hash     2cb5e1cd7d06fe94
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

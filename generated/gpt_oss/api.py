@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8f9d352a0f6e151b
-#   text hash     aa39ff6d5c001872
+#   content hash  e5e90d123cf33fad
+#   text hash     788915f3c7d662a0
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

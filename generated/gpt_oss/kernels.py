@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8f9d352a0f6e151b
-#   text hash     501c4ab63983c4b1
+#   content hash  e5e90d123cf33fad
+#   text hash     148c9f726135720c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8f9d352a0f6e151b
-#   text hash     cab64b6a340be865
+#   content hash  e5e90d123cf33fad
+#   text hash     c3bc6a2ff8f4a3e2
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8f9d352a0f6e151b
-#   text hash     ef59766cccf1dfce
+#   content hash  e5e90d123cf33fad
+#   text hash     42925b582ca6932d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8f9d352a0f6e151b
-#   text hash     49129d2cc26e4b60
+#   content hash  e5e90d123cf33fad
+#   text hash     1ea315f75005251a
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

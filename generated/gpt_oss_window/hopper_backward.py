@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7ff2278b0907df35
-#   text hash     1fa42daefb6ae3a4
+#   content hash  ac0c0786c8592b6e
+#   text hash     0d36712c0cf42933
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

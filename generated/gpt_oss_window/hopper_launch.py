@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7ff2278b0907df35
-#   text hash     6a1f37610e2f68fd
+#   content hash  ac0c0786c8592b6e
+#   text hash     2c961e7394f6c93d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7ff2278b0907df35
-#   text hash     a20fed5d54c7e07e
+#   content hash  ac0c0786c8592b6e
+#   text hash     b18d5cd694805d38
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

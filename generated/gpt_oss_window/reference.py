@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7ff2278b0907df35
-#   text hash     85fd3582b1bb71a6
+#   content hash  ac0c0786c8592b6e
+#   text hash     926009acdb959389
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  59525de942bf8c87
-#   text hash     95fcd5589957d14e
+#   content hash  25e38288fbf7dc85
+#   text hash     397fbc12aabfc600
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

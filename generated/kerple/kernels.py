@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  59525de942bf8c87
-#   text hash     8fd69cfa7d187faf
+#   content hash  25e38288fbf7dc85
+#   text hash     9ac20ef6f3c09c3a
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

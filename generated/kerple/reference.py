@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  59525de942bf8c87
-#   text hash     5e71469abbcd1cd8
+#   content hash  25e38288fbf7dc85
+#   text hash     5dbe616f47ec7719
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

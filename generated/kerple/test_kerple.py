@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  59525de942bf8c87
-#   text hash     60f11db72369e3fd
+#   content hash  25e38288fbf7dc85
+#   text hash     4c2056ea2e1b5c2e
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

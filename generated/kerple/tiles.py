@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  59525de942bf8c87
-#   text hash     501e79c0dd45e2dd
+#   content hash  25e38288fbf7dc85
+#   text hash     58d546553e7da8d4
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

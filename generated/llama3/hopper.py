@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  695f933910265102
-#   text hash     c7ea602a78fff46f
+#   content hash  66ad6644aa9d95ec
+#   text hash     c3720bd7b2a51db4
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  695f933910265102
-#   text hash     410b68c8028799cb
+#   content hash  66ad6644aa9d95ec
+#   text hash     481a914ccbf29a69
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  695f933910265102
-#   text hash     edcabff4a73ee593
+#   content hash  66ad6644aa9d95ec
+#   text hash     6d38e92b8ce05d31
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  695f933910265102
-#   text hash     ad443ae489f527dc
+#   content hash  66ad6644aa9d95ec
+#   text hash     d31a55d808436e92
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

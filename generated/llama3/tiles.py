@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  695f933910265102
-#   text hash     367b557647a81dab
+#   content hash  66ad6644aa9d95ec
+#   text hash     a9dfe58da5b11e77
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3b72dc30dbac37b1
-#   text hash     7f74250285293a7a
+#   content hash  5b99307a92765968
+#   text hash     0d1e49c97fe3cab1
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3b72dc30dbac37b1
-#   text hash     bb99d050a4e1676c
+#   content hash  5b99307a92765968
+#   text hash     fd08c13fd780db07
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3b72dc30dbac37b1
-#   text hash     31759f92e36d870d
+#   content hash  5b99307a92765968
+#   text hash     a5d6cb21be57639f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3b72dc30dbac37b1
-#   text hash     27b7c337056e20db
+#   content hash  5b99307a92765968
+#   text hash     a291ae786153a7d9
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

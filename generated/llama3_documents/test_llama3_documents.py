@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3b72dc30dbac37b1
-#   text hash     9e009e8bace10aaf
+#   content hash  5b99307a92765968
+#   text hash     c71b9b9d722aace2
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

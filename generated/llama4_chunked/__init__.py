@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4aba7e6f08a25382
-#   text hash     2c91a953db7f636b
+#   content hash  9e40549a43685b1e
+#   text hash     f1427587a6b0862d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4aba7e6f08a25382
-#   text hash     5ef8395a05fa0bbc
+#   content hash  9e40549a43685b1e
+#   text hash     719735cd1fe063e2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

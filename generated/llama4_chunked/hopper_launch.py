@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4aba7e6f08a25382
-#   text hash     f6525571ba521ad4
+#   content hash  9e40549a43685b1e
+#   text hash     e68ede7f7b58fe0b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py gets."""
 

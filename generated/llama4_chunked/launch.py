@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4aba7e6f08a25382
-#   text hash     425b6bff0ddcdd6c
+#   content hash  9e40549a43685b1e
+#   text hash     70837c7e5fdabb4f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

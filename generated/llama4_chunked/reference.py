@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4aba7e6f08a25382
-#   text hash     a7348f16ab255862
+#   content hash  9e40549a43685b1e
+#   text hash     141c4b0fde06d5fd
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  594e5e3cc1ce9333
-#   text hash     0bacbf9f2e6af2c1
+#   content hash  6cf4efd59de26273
+#   text hash     8e19b633a89ce04a
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

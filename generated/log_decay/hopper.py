@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  594e5e3cc1ce9333
-#   text hash     4abe86bc7e61d87a
+#   content hash  6cf4efd59de26273
+#   text hash     d86362fdf8824dcd
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  594e5e3cc1ce9333
-#   text hash     9bc38b95ba3f2de2
+#   content hash  6cf4efd59de26273
+#   text hash     e4d2531b7cd09983
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  594e5e3cc1ce9333
-#   text hash     8d111ea7f502903f
+#   content hash  6cf4efd59de26273
+#   text hash     1faf12d6943a3888
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  594e5e3cc1ce9333
-#   text hash     8a3c435bcf1afdd8
+#   content hash  6cf4efd59de26273
+#   text hash     49be84ebb2d90eff
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b897e0b7e3ba1408
-#   text hash     a1a74b3f95960586
+#   content hash  8ab4403bfe511371
+#   text hash     058486dfbb19bd32
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b897e0b7e3ba1408
-#   text hash     bbf85b76a2865b9c
+#   content hash  8ab4403bfe511371
+#   text hash     e1e57a8eb1f1b17b
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b897e0b7e3ba1408
-#   text hash     1c60fbb5bfea28a0
+#   content hash  8ab4403bfe511371
+#   text hash     2f3cae8a63766f52
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b897e0b7e3ba1408
-#   text hash     1141db9e30c9cfb4
+#   content hash  8ab4403bfe511371
+#   text hash     08854b13d75737db
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b897e0b7e3ba1408
-#   text hash     6f10cbef4d8c7827
+#   content hash  8ab4403bfe511371
+#   text hash     a5f1223e7f006426
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

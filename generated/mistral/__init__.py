@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7f5f84b46141858e
-#   text hash     82d5958b0db26830
+#   content hash  6191adb606cddaab
+#   text hash     5fd3cde59c6f22cf
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7f5f84b46141858e
-#   text hash     6eec9f113bf31efe
+#   content hash  6191adb606cddaab
+#   text hash     9a297c2d936b736f
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

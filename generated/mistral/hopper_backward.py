@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7f5f84b46141858e
-#   text hash     7eb9e49fe7c0901b
+#   content hash  6191adb606cddaab
+#   text hash     e1ef3e7068c31b07
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

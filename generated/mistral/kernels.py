@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7f5f84b46141858e
-#   text hash     46dee5cc47002eef
+#   content hash  6191adb606cddaab
+#   text hash     3d571f8aef3350db
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7f5f84b46141858e
-#   text hash     eec883f02509208b
+#   content hash  6191adb606cddaab
+#   text hash     a6dd5f816aff3c6f
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

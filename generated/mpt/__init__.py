@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1dd5ece363ca5ece
-#   text hash     1372b222c07cb049
+#   content hash  004ee2e844326f64
+#   text hash     f4498f2794959fce
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

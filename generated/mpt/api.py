@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1dd5ece363ca5ece
-#   text hash     87b59bc3a2305d31
+#   content hash  004ee2e844326f64
+#   text hash     53cdda6066a84434
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

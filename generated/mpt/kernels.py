@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1dd5ece363ca5ece
-#   text hash     5ae7e494ba2adf24
+#   content hash  004ee2e844326f64
+#   text hash     4c4ade730684f7ec
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

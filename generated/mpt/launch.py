@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1dd5ece363ca5ece
-#   text hash     d4db4aae6b2af991
+#   content hash  004ee2e844326f64
+#   text hash     e9901c349df67a57
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

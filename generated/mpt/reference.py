@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1dd5ece363ca5ece
-#   text hash     feebd9c9fe1dedc9
+#   content hash  004ee2e844326f64
+#   text hash     38b3d667a9c4c123
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

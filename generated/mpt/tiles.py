@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1dd5ece363ca5ece
-#   text hash     e8a5221db91cbd2c
+#   content hash  004ee2e844326f64
+#   text hash     a99e5b27c7196dbc
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  aee7cee7815711b7
-#   text hash     622abeadadcfc73a
+#   content hash  c790aa87cae39dbb
+#   text hash     14ca10831c3dcc13
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

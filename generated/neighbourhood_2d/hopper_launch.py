@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  aee7cee7815711b7
-#   text hash     b0658e5f5fd63923
+#   content hash  c790aa87cae39dbb
+#   text hash     b9743d441c675e76
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py gets."""
 

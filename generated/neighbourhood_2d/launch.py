@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  aee7cee7815711b7
-#   text hash     f92670362a1cce2c
+#   content hash  c790aa87cae39dbb
+#   text hash     eeca141fa3e3437a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

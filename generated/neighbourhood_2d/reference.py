@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  aee7cee7815711b7
-#   text hash     686f7d8333b4ce04
+#   content hash  c790aa87cae39dbb
+#   text hash     4fbe25a19da6309f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  aee7cee7815711b7
-#   text hash     d0153b84e8e54e05
+#   content hash  c790aa87cae39dbb
+#   text hash     2b6842307af61c33
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  301defc4ec074ff2
-#   text hash     eac4ab6620a321e2
+#   content hash  9972bb73c5a43c29
+#   text hash     de0cc9a6ccdbbee4
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

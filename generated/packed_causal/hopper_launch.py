@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  301defc4ec074ff2
-#   text hash     65e18a50bb9a678b
+#   content hash  9972bb73c5a43c29
+#   text hash     0a8a62cc8e48ff56
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

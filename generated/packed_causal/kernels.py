@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  301defc4ec074ff2
-#   text hash     394bbf5ef7f92f8f
+#   content hash  9972bb73c5a43c29
+#   text hash     e7e0e2b856650907
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  301defc4ec074ff2
-#   text hash     847ae1a9881a87a7
+#   content hash  9972bb73c5a43c29
+#   text hash     60e325a778062a0a
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  301defc4ec074ff2
-#   text hash     497f1fb58bef8388
+#   content hash  9972bb73c5a43c29
+#   text hash     e9c0f2902145fed1
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  cc346c15d7bde6ab
-#   text hash     d6a8ded8ac724b8d
+#   content hash  e3b819c334f8c37f
+#   text hash     637b1369355c00a3
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

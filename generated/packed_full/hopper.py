@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  cc346c15d7bde6ab
-#   text hash     3c7cfe662113b4ad
+#   content hash  e3b819c334f8c37f
+#   text hash     8db52b0248a2e550
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

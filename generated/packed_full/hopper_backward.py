@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  cc346c15d7bde6ab
-#   text hash     60d38381e955c441
+#   content hash  e3b819c334f8c37f
+#   text hash     676922b1fa2ecf73
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  cc346c15d7bde6ab
-#   text hash     399b0b2b425c1285
+#   content hash  e3b819c334f8c37f
+#   text hash     24af9ef7376ac8f7
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  cc346c15d7bde6ab
-#   text hash     bf6993d975b5b7d6
+#   content hash  e3b819c334f8c37f
+#   text hash     2df854fbfb1f9a7c
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6c60043674204448
-#   text hash     5b13246f7f316978
+#   content hash  e5bbbcea21d46f13
+#   text hash     4370576445a9ec44
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bd1dd9f95ed39dbf
-#   text hash     d90fe1f1bda64b5c
+#   content hash  048280622d80f0c6
+#   text hash     57b394387d075a32
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bd1dd9f95ed39dbf
-#   text hash     007fe3a0f2b0e80b
+#   content hash  048280622d80f0c6
+#   text hash     b1cbd003020fbb43
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bd1dd9f95ed39dbf
-#   text hash     da89f1d294aac517
+#   content hash  048280622d80f0c6
+#   text hash     a4228c50e021d72c
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  5b5f04fd41e4147b
-#   text hash     f72d00fef1fdc6c5
+#   content hash  a64fb6889654a298
+#   text hash     ab673f2a0254ef3c
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -36,7 +36,7 @@ class Operator:
     """
 
     def __init__(self, function):
-        self.function = _on_its_device(function)
+        self.function = on_its_device(function)
         self.derived = None
         module = function.__module__.replace("_", "__").replace(".", "_")
         self.traced = torch.library.custom_op(f"attnforge::{module}{function.__name__}", self.function, mutates_args=())
@@ -104,7 +104,7 @@ def _refuse(ctx, *gradients):
     raise RuntimeError("attention has no second derivative")
 
 
-def _on_its_device(function):
+def on_its_device(function):
     """The function, run on the device of its first tensor."""
 
     @functools.wraps(function)

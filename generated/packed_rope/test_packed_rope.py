@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bd1dd9f95ed39dbf
-#   text hash     5adeae2fb5a7eee2
+#   content hash  048280622d80f0c6
+#   text hash     715dd8a720960461
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

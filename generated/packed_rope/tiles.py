@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bd1dd9f95ed39dbf
-#   text hash     c51ebbdae5a7c8f3
+#   content hash  048280622d80f0c6
+#   text hash     3f0f433c37620f88
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6c9f2741088cb6ab
-#   text hash     275124804a59c807
+#   content hash  7fc229d851c6abc2
+#   text hash     6c1f7a30b2adb8cd
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

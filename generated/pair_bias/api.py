@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6c9f2741088cb6ab
-#   text hash     faa0c9fac2e07f1b
+#   content hash  7fc229d851c6abc2
+#   text hash     d518f3dfc91c4bb4
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

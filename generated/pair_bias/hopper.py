@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6c9f2741088cb6ab
-#   text hash     be347b4bc6b96797
+#   content hash  7fc229d851c6abc2
+#   text hash     978b844ff4320e35
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

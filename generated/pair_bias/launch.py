@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6c9f2741088cb6ab
-#   text hash     de62dfbd5037dded
+#   content hash  7fc229d851c6abc2
+#   text hash     bfe9d9876d019956
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

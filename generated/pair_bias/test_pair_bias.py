@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6c9f2741088cb6ab
-#   text hash     62c5c3f7aa5866a8
+#   content hash  7fc229d851c6abc2
+#   text hash     c940baa2b67c3e55
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4c723e427b838c72
-#   text hash     a27bbbf15463874a
+#   content hash  67aaacd3d5fca987
+#   text hash     7e58a82a2f754aec
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

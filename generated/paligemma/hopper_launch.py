@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4c723e427b838c72
-#   text hash     3548a53f78328950
+#   content hash  67aaacd3d5fca987
+#   text hash     232364d3bf8f35a2
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4c723e427b838c72
-#   text hash     08223a8816562678
+#   content hash  67aaacd3d5fca987
+#   text hash     8cbf462bc9c70143
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

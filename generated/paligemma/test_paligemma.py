@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4c723e427b838c72
-#   text hash     30efb0777e42c9f6
+#   content hash  67aaacd3d5fca987
+#   text hash     334d47fca6c1b327
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

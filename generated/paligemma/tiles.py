@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4c723e427b838c72
-#   text hash     007e5436396da5eb
+#   content hash  67aaacd3d5fca987
+#   text hash     f0d5d00b147d8232
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  48e588151712bde1
-#   text hash     b5e540c4c459bd72
+#   content hash  33e59acf8e1d510e
+#   text hash     e76e172b9da2784d
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  48e588151712bde1
-#   text hash     9cbc03dad28d23da
+#   content hash  33e59acf8e1d510e
+#   text hash     45b18dc12de49b44
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py gets."""
 

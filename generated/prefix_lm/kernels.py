@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  48e588151712bde1
-#   text hash     2136d720d09fc1fc
+#   content hash  33e59acf8e1d510e
+#   text hash     3a4f734506ad132b
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

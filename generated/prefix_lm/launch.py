@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  48e588151712bde1
-#   text hash     6330562364efb535
+#   content hash  33e59acf8e1d510e
+#   text hash     d5a21faea8feeead
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

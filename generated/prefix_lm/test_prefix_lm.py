@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  48e588151712bde1
-#   text hash     3079b24b5b38e75d
+#   content hash  33e59acf8e1d510e
+#   text hash     72eb98feafb98571
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  eb086618be54ae2e
-#   text hash     9e00b0cc3925aa79
+#   content hash  8ce5a853e033073f
+#   text hash     37e67e25ab03938b
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  eb086618be54ae2e
-#   text hash     b10923b064d6ed33
+#   content hash  8ce5a853e033073f
+#   text hash     f41edac223523c59
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

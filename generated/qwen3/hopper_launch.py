@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  eb086618be54ae2e
-#   text hash     a1ee2d8e94167062
+#   content hash  8ce5a853e033073f
+#   text hash     b52bf6329d121bc6
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  eb086618be54ae2e
-#   text hash     62b7839095906239
+#   content hash  8ce5a853e033073f
+#   text hash     000b2c69f4dc5b4e
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

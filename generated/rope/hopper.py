@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b54b3b0432d213ca
-#   text hash     8a9c60654db057f3
+#   content hash  f3e253a91bb82a73
+#   text hash     89afcde45acd7db3
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b54b3b0432d213ca
-#   text hash     709148e07456ed8b
+#   content hash  f3e253a91bb82a73
+#   text hash     a0727de25bf09e14
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b54b3b0432d213ca
-#   text hash     4663a23cfda2d4de
+#   content hash  f3e253a91bb82a73
+#   text hash     62638a91e53d779c
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

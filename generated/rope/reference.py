@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b54b3b0432d213ca
-#   text hash     f6dc4c095ac9446e
+#   content hash  f3e253a91bb82a73
+#   text hash     4b094f829e27fe05
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

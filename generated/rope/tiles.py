@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b54b3b0432d213ca
-#   text hash     3bb0fd4f76b4fe24
+#   content hash  f3e253a91bb82a73
+#   text hash     85d7d638b795aa67
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

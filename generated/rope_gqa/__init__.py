@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3678786d8c01a0c9
-#   text hash     1d10f270c4f73ef0
+#   content hash  577382fecde5b1b7
+#   text hash     a94ae580f7dd85e5
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

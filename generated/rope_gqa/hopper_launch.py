@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3678786d8c01a0c9
-#   text hash     a0f26eecfbb42c56
+#   content hash  577382fecde5b1b7
+#   text hash     40f8c6bfa4f618fc
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3678786d8c01a0c9
-#   text hash     c3ff5b3b506aa7a4
+#   content hash  577382fecde5b1b7
+#   text hash     6dbe9f4bb6849c9e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3678786d8c01a0c9
-#   text hash     6c77bfbf6f4084c6
+#   content hash  577382fecde5b1b7
+#   text hash     fbaa944ac7eff58f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

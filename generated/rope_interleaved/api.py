@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f54367fd0e1e85c2
-#   text hash     f531f4c6907af350
+#   content hash  136aa691985b8e4b
+#   text hash     b1817aaecf42193e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f54367fd0e1e85c2
-#   text hash     6ed1ae0679fc6b64
+#   content hash  136aa691985b8e4b
+#   text hash     2c8cdf7a4ea73f46
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f54367fd0e1e85c2
-#   text hash     62e936564241d0f3
+#   content hash  136aa691985b8e4b
+#   text hash     eda0576b5e9d7604
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

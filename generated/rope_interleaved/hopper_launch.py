@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f54367fd0e1e85c2
-#   text hash     5a58367747ef432a
+#   content hash  136aa691985b8e4b
+#   text hash     d351e5ecbc2fd763
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py gets."""
 

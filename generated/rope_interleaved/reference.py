@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f54367fd0e1e85c2
-#   text hash     bfa88590507fe68b
+#   content hash  136aa691985b8e4b
+#   text hash     b0acfa6ef8a41182
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

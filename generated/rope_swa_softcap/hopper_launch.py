@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e10a179e45bc7631
-#   text hash     abb5f512c62296e8
+#   content hash  33ba9e6882a889f6
+#   text hash     d6d8c4a32175c61d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

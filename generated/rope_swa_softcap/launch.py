@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e10a179e45bc7631
-#   text hash     57fb2cdf8e54b24c
+#   content hash  33ba9e6882a889f6
+#   text hash     b165aa071d581bf3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  10e8b36bf1d14a13
-#   text hash     a2e6edc8d3b7557d
+#   content hash  4e133591c3e92ead
+#   text hash     283b3e96c58f5649
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

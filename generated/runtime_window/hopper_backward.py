@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  10e8b36bf1d14a13
-#   text hash     8a3a8f5d29444968
+#   content hash  4e133591c3e92ead
+#   text hash     261e6c53cbe34aa8
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  10e8b36bf1d14a13
-#   text hash     b7824dfe0f4ba7c7
+#   content hash  4e133591c3e92ead
+#   text hash     77c59192aa765a19
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  10e8b36bf1d14a13
-#   text hash     a4e89577bf9532f9
+#   content hash  4e133591c3e92ead
+#   text hash     7d51e45f5dc21b39
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  10e8b36bf1d14a13
-#   text hash     690c30968c1a9aeb
+#   content hash  4e133591c3e92ead
+#   text hash     a45e600bde12f993
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c9b0912160dd5328
-#   text hash     b22cc72341ba8f9a
+#   content hash  3f6ce5aa9bde7624
+#   text hash     2f44c85d5ed5b798
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

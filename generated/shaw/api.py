@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c9b0912160dd5328
-#   text hash     8114fd9bf5e71b28
+#   content hash  3f6ce5aa9bde7624
+#   text hash     06cff98960480a3b
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

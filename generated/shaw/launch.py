@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c9b0912160dd5328
-#   text hash     198e9a1ec44b7daf
+#   content hash  3f6ce5aa9bde7624
+#   text hash     1c98b12bfd1485ce
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c9b0912160dd5328
-#   text hash     9a9bba1b4c269847
+#   content hash  3f6ce5aa9bde7624
+#   text hash     76890d744e416ab9
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c9b0912160dd5328
-#   text hash     d29c6192d9f67b3b
+#   content hash  3f6ce5aa9bde7624
+#   text hash     357143c5dbcc6b21
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  44462a7a5b8e4fd9
-#   text hash     70a72b955824c461
+#   content hash  4199568d154d7123
+#   text hash     6b1c4ffcdd9866ff
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  44462a7a5b8e4fd9
-#   text hash     efe1390a9622a0cb
+#   content hash  4199568d154d7123
+#   text hash     654c76cfe21e10e2
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

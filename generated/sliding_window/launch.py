@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  44462a7a5b8e4fd9
-#   text hash     aae1e5d6016e13ad
+#   content hash  4199568d154d7123
+#   text hash     24d71c5e7b1d43bf
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

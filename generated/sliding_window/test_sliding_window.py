@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  44462a7a5b8e4fd9
-#   text hash     25a3b8b39e716210
+#   content hash  4199568d154d7123
+#   text hash     baa46ddfaef7b7ed
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

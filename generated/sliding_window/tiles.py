@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  44462a7a5b8e4fd9
-#   text hash     be90e03a5e757ba0
+#   content hash  4199568d154d7123
+#   text hash     e6b1b89d3dfc8bbd
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  205ef4777480aad3
-#   text hash     b41393795234bb14
+#   content hash  d5e97dd98e99426e
+#   text hash     8e6a16486405c90b
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

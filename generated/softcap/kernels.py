@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  205ef4777480aad3
-#   text hash     66a39808510da99d
+#   content hash  d5e97dd98e99426e
+#   text hash     6c42e6feee2ee772
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  205ef4777480aad3
-#   text hash     50d07b91df298975
+#   content hash  d5e97dd98e99426e
+#   text hash     d11a2202800c1c53
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  205ef4777480aad3
-#   text hash     c7573608ecbcb058
+#   content hash  d5e97dd98e99426e
+#   text hash     ad6ff06bc3105832
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  205ef4777480aad3
-#   text hash     de26b43f73981b5a
+#   content hash  d5e97dd98e99426e
+#   text hash     649017c0bfe30754
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7dcc532292974742
-#   text hash     e8503520bc985181
+#   content hash  a9750b4ecad93bfa
+#   text hash     0ab7e291dbed4b78
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7dcc532292974742
-#   text hash     e55753e4d82d88cd
+#   content hash  a9750b4ecad93bfa
+#   text hash     37d8216ac4d26507
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

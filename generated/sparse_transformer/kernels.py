@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7dcc532292974742
-#   text hash     89a5098f4dc1a95a
+#   content hash  a9750b4ecad93bfa
+#   text hash     bc2bc95571f88982
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

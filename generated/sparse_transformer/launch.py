@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7dcc532292974742
-#   text hash     4579bb22a2a55c18
+#   content hash  a9750b4ecad93bfa
+#   text hash     e8e5eeda16ee8245
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1faf60dc727202dc
-#   text hash     901d4936b5bf6685
+#   content hash  baa89ba1992ae88f
+#   text hash     b578490527d9a7c4
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

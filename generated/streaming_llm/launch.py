@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1faf60dc727202dc
-#   text hash     a612748b664bc0a5
+#   content hash  baa89ba1992ae88f
+#   text hash     4c3921ea344e4fb5
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

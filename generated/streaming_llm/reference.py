@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1faf60dc727202dc
-#   text hash     7e403ef23eb1485b
+#   content hash  baa89ba1992ae88f
+#   text hash     416ad5656893bed3
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

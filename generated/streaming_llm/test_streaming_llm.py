@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1faf60dc727202dc
-#   text hash     7a9acdb3e5c56fb4
+#   content hash  baa89ba1992ae88f
+#   text hash     6902758cf90c1a04
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b628f8ebc76839b6
-#   text hash     5833df2a55eb8f6a
+#   content hash  d916d9e51558a273
+#   text hash     4613a051168a3c73
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b628f8ebc76839b6
-#   text hash     45ae4784e6926260
+#   content hash  d916d9e51558a273
+#   text hash     12849584905be71b
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

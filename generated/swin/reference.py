@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b628f8ebc76839b6
-#   text hash     2864a1bee654a979
+#   content hash  d916d9e51558a273
+#   text hash     c57cdb0bd54d27fc
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b628f8ebc76839b6
-#   text hash     465c1f358e639008
+#   content hash  d916d9e51558a273
+#   text hash     a77d6a0d979b769c
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bcf5f45c0f11a794
-#   text hash     7c67500e6441d6f8
+#   content hash  f2e555652991b7a7
+#   text hash     52fc0a321d278f55
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bcf5f45c0f11a794
-#   text hash     069239165be4abeb
+#   content hash  f2e555652991b7a7
+#   text hash     31111473944e51c2
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bcf5f45c0f11a794
-#   text hash     c77993aa02ed46f1
+#   content hash  f2e555652991b7a7
+#   text hash     0fa23c5e3bbe883b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

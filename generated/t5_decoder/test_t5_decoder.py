@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bcf5f45c0f11a794
-#   text hash     035398e3eb97ad01
+#   content hash  f2e555652991b7a7
+#   text hash     3fc525995e9935fc
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

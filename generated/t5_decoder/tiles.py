@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bcf5f45c0f11a794
-#   text hash     d77c348a8bef27df
+#   content hash  f2e555652991b7a7
+#   text hash     ebb12f9d09168141
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

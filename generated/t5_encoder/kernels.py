@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  258694a273488900
-#   text hash     3d099cd7f8a7d5c2
+#   content hash  67cb4bf2a95f9f69
+#   text hash     3c3fdee5937b9e8c
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

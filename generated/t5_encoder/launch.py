@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  258694a273488900
-#   text hash     c6f1a62558a92e1c
+#   content hash  67cb4bf2a95f9f69
+#   text hash     4c2563c577143dcd
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  258694a273488900
-#   text hash     0e16f5a3a17ef1c4
+#   content hash  67cb4bf2a95f9f69
+#   text hash     7a85c79420580623
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

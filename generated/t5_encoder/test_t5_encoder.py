@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  258694a273488900
-#   text hash     3223461b3d7ce296
+#   content hash  67cb4bf2a95f9f69
+#   text hash     72b8ec9ae1f8c292
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  258694a273488900
-#   text hash     728ebfecd37f281a
+#   content hash  67cb4bf2a95f9f69
+#   text hash     6d021213920df28e
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

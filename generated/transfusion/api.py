@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  065c37f336c190d2
-#   text hash     332e020162646b95
+#   content hash  f16b74915cd57da1
+#   text hash     78772d71191a1ec8
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  065c37f336c190d2
-#   text hash     da74c2a85a153608
+#   content hash  f16b74915cd57da1
+#   text hash     d6b55a52d25bce78
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  065c37f336c190d2
-#   text hash     06ee26c1c44fd0b2
+#   content hash  f16b74915cd57da1
+#   text hash     c64753f5850dc86d
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

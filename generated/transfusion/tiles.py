@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  065c37f336c190d2
-#   text hash     0b33f209a5a9adb2
+#   content hash  f16b74915cd57da1
+#   text hash     33e38342c5cf5037
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  23a2c7c2cc2e11ac
-#   text hash     b4a6e49bb33c4dd7
+#   content hash  13adbb376e9f3970
+#   text hash     52a287b4d49f1f09
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  23a2c7c2cc2e11ac
-#   text hash     7af0875a8962133f
+#   content hash  13adbb376e9f3970
+#   text hash     e889d0e6521231b9
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

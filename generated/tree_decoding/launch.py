@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  23a2c7c2cc2e11ac
-#   text hash     7e804e7e2ec99c21
+#   content hash  13adbb376e9f3970
+#   text hash     b920ad3d98a2bc00
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  23a2c7c2cc2e11ac
-#   text hash     e070cdca57aa6e34
+#   content hash  13adbb376e9f3970
+#   text hash     8f712e0c39d4a979
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  23a2c7c2cc2e11ac
-#   text hash     6e7536a5f059b5c7
+#   content hash  13adbb376e9f3970
+#   text hash     d30cfb7c84124bbd
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -146,8 +146,8 @@ FAULTS: dict[str, tuple[str, ...]] = {
     ),
     "a window a hundred times as wide": ("mistral", "4096", "409600", "numbers"),
     "chunks a hundred times as long": ("llama4_chunked", "8192", "819200", "numbers"),
-    "keys of padding attended to": ("full", "tl.load(entry_ptr + 3)", "(tl.load(entry_ptr + 3) + 1)", "lengths"),
-    "queries of padding answered": ("full", "tl.load(entry_ptr + 1)", "(tl.load(entry_ptr + 1) + 1)", "lengths"),
+    "keys of padding attended to": ("full", "tl.load(entry_ptr + 2)", "0 * tl.load(entry_ptr + 2)", "lengths"),
+    "queries of padding answered": ("full", "len = tl.load(entry_ptr),", "len = 0 * tl.load(entry_ptr),", "lengths"),
     "positions of padded batches from the bottom right": (
         "causal", "else tl.load(entries_ptr + 5 * b + 4)", "else k_len - q_len", "test_lengths"
     ),

@@ -34,8 +34,9 @@ for p in planned.hopper.kernel.parameters:
     layout = gl.NVMMASharedLayout.get_default_for([*lead, rows, 128], gl.bfloat16)
     tiles = f"tensordesc<bf16{[*lead, rows, 128]},{layout!r}>"
     kinds = {"constexpr": "constexpr", "tiles": tiles, "rows": "*" + p.element, "*T": "*bf16"}
-    signature[p.name] = kinds.get(p.type, p.type)
+    signature[p.name] = "constexpr" if p.absent else kinds.get(p.type, p.type)
 constants = {name: size for name, size in sizes.items() if name in signature}
+constants |= {p.name: None for p in planned.hopper.kernel.parameters if p.absent}
 kernel = importlib.import_module(f"generated.{name}.hopper").forward
 source = GluonASTSource(kernel, signature, constants, {})
 made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=dict(num_warps=4, maxnreg=168))

@@ -14,6 +14,8 @@ import torch
 from random_specs import RandomSpec, suite, write
 from torch.utils._python_dispatch import TorchDispatchMode
 
+pytestmark = pytest.mark.slow
+
 SPECS = {
     "full": "",
     "causal": "mask: [causal]",
@@ -22,6 +24,7 @@ SPECS = {
     "dropout": "mask: [causal]\ndropout: true",
     "decay": "mask: [causal]\nscore: [log_decay]",
     "rope": "mask: [causal]\nrope: {layout: half}",
+    "sinks": "mask: [causal]\nsink: true",
 }
 Call = dict[str, Any]
 
@@ -92,6 +95,14 @@ def test_chunks_give_what_the_whole_gives(name: str, suites: dict[str, ModuleTyp
     for first, end in ((0, 33), (33, 64), (64, 70)):
         chunk = module.checks.attention(**call | {"q": call["q"][:, first:end], "q_start": first})
         torch.testing.assert_close(chunk, whole[:, first:end], **close)
+
+
+@pytest.mark.parametrize("places", [{"q_start": 0}, {"k_lens": numbers(0, 0)}], ids=["padding", "rows without keys"])
+@pytest.mark.parametrize("keys", [0, 20])
+def test_padding_has_no_sink(places: Call, keys: int, suites: dict[str, ModuleType]) -> None:
+    module = suites["sinks"]
+    case = dataclasses.replace(module.SMALL, q_lens=(40, 40), k_lens=(keys, keys))
+    module.check(case, **places)
 
 
 @pytest.mark.parametrize("name", SPECS)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2bcb2fb5e334fdef
-#   text hash     5d07fa281b47bd8e
+#   content hash  3bb8108fc8fe2780
+#   text hash     88a35acb366ea90a
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2bcb2fb5e334fdef
-#   text hash     e5c13965185988c9
+#   content hash  3bb8108fc8fe2780
+#   text hash     2444b5e14bdc5a8e
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2bcb2fb5e334fdef
-#   text hash     9423815f29661ef2
+#   content hash  3bb8108fc8fe2780
+#   text hash     806336a18ab67aef
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2bcb2fb5e334fdef
-#   text hash     6c662bcc468d3c96
+#   content hash  3bb8108fc8fe2780
+#   text hash     80dd59e82c36ec2a
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

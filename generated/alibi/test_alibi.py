@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2bcb2fb5e334fdef
-#   text hash     c988f12fb4555678
+#   content hash  3bb8108fc8fe2780
+#   text hash     502c821f9df7287a
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  71e2cb08f08279ad
-#   text hash     2915440a24941c11
+#   content hash  ec2a2741ec48b17f
+#   text hash     f17a8a1a3bf5464c
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  71e2cb08f08279ad
-#   text hash     4f9a7ab346afdb20
+#   content hash  ec2a2741ec48b17f
+#   text hash     583ee12319095838
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  71e2cb08f08279ad
-#   text hash     6e479717465848b0
+#   content hash  ec2a2741ec48b17f
+#   text hash     5ee6e9af9b7d675a
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

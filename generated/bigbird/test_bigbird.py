@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  71e2cb08f08279ad
-#   text hash     d440fb0915c9ca75
+#   content hash  ec2a2741ec48b17f
+#   text hash     506ed866a0fe0177
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  71e2cb08f08279ad
-#   text hash     704c2995d124eddd
+#   content hash  ec2a2741ec48b17f
+#   text hash     04a3ae7f797225de
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  281b626e6be2c867
-#   text hash     52ddd2cc38de7988
+#   content hash  213de9d9c8b92ae3
+#   text hash     523f24960b9d61f0
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

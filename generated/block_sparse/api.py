@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  281b626e6be2c867
-#   text hash     d8cb00bd796bb0a7
+#   content hash  213de9d9c8b92ae3
+#   text hash     d43958a90f9dbe51
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

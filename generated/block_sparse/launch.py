@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  281b626e6be2c867
-#   text hash     38b87435191c661b
+#   content hash  213de9d9c8b92ae3
+#   text hash     5609fc42f618e833
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -44,15 +44,14 @@ def _attend(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "forward", launch, q, v)
+    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1])
     return out, lse
 
 
 def _outputs(q, v):
     batch, rows, heads, _ = q.shape
-    out = q.new_empty(batch, rows, heads, v.shape[-1])
     lse = q.new_empty(batch, heads, rows, dtype=torch.float32)
-    return out, lse
+    return q.new_empty(batch, rows, heads, v.shape[-1]), lse
 
 
 @_attend.register_fake
@@ -83,8 +82,7 @@ def _differentiate(
         return tuple(x.zero_() for x in runtime.empty_gradients(wanted, q, k, v))
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v)
     cache = runtime.LaunchCache.of(
-        "differentiate", q, k, v, in_block_mask,
-        out, dout, lse.data_ptr() % 16, dlse is None, *wanted,
+        "differentiate", q, k, v, in_block_mask, out, dout, lse.data_ptr() % 16, dlse is None, *wanted,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     dlse = None if dlse is None else dlse.contiguous()
@@ -104,7 +102,7 @@ def _differentiate(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v)
+    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1])
 
     if wanted[1] or wanted[2]:
         dk = dk if wanted[1] else runtime.empty_like(k)
@@ -123,7 +121,7 @@ def _differentiate(
                 ),
             )  # fmt: skip
 
-        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v)
+        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1])
     return tuple(gradients)
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  281b626e6be2c867
-#   text hash     5ea030cd13f75909
+#   content hash  213de9d9c8b92ae3
+#   text hash     b3ac9d4ce3a5a125
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  281b626e6be2c867
-#   text hash     12ac96ce1c517ff4
+#   content hash  213de9d9c8b92ae3
+#   text hash     c27235c0c7925177
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

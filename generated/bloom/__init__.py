@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2f0e5c7f7eae578e
-#   text hash     7b6ff0126d333efe
+#   content hash  c582789411d22cfe
+#   text hash     663fb4c90fe828e9
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2f0e5c7f7eae578e
-#   text hash     a0185d7db413ce69
+#   content hash  c582789411d22cfe
+#   text hash     8687a1c811a94176
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2f0e5c7f7eae578e
-#   text hash     cbcbb44ae37a7f56
+#   content hash  c582789411d22cfe
+#   text hash     4f275b69a02bc8be
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2f0e5c7f7eae578e
-#   text hash     42b8bf8e339a1004
+#   content hash  c582789411d22cfe
+#   text hash     b18e3a387cfc22eb
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1ad8e4c4e75638a6
-#   text hash     68671341fca9e457
+#   content hash  eb1b5fb2cc79b752
+#   text hash     8fc43e4f24533186
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1ad8e4c4e75638a6
-#   text hash     717fb9bbb365a72b
+#   content hash  eb1b5fb2cc79b752
+#   text hash     64f97ed3d55d1de2
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

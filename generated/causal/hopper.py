@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1ad8e4c4e75638a6
-#   text hash     604e185d4767b875
+#   content hash  eb1b5fb2cc79b752
+#   text hash     450c1a603bffc2b6
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1ad8e4c4e75638a6
-#   text hash     7973785527ce844a
+#   content hash  eb1b5fb2cc79b752
+#   text hash     1ea6eb1f2082c293
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

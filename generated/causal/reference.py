@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1ad8e4c4e75638a6
-#   text hash     ff173d37cfe9de55
+#   content hash  eb1b5fb2cc79b752
+#   text hash     9695a8dafb67f961
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

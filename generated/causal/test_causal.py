@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1ad8e4c4e75638a6
-#   text hash     2b764cc0e71fa79a
+#   content hash  eb1b5fb2cc79b752
+#   text hash     6606bbc754c045c2
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

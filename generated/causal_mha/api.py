@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  bf2c81041c39ba14
-#   text hash     4246c3ce853c592d
+#   content hash  f00af5c65f3bb0e8
+#   text hash     2f07fa35d9ff85f8
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

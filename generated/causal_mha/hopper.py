@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  bf2c81041c39ba14
-#   text hash     688dc3d6fd35cf12
+#   content hash  f00af5c65f3bb0e8
+#   text hash     9bbd20328b2cf91d
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  bf2c81041c39ba14
-#   text hash     8411f9fdaaf4399e
+#   content hash  f00af5c65f3bb0e8
+#   text hash     08661ffdb876a4ec
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

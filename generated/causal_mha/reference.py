@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  bf2c81041c39ba14
-#   text hash     6c66cef402c8eb74
+#   content hash  f00af5c65f3bb0e8
+#   text hash     9c2ee2079fa9bafa
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  bf2c81041c39ba14
-#   text hash     1cda2f4b015a83a0
+#   content hash  f00af5c65f3bb0e8
+#   text hash     26c74f843316f543
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

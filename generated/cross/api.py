@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7f559a1e2cc20ac4
-#   text hash     2633c084a51b7915
+#   content hash  60a6c16c00eccbf2
+#   text hash     05ac468d87cdbe8c
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

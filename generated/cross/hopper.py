@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7f559a1e2cc20ac4
-#   text hash     ce34ba195ddc5a17
+#   content hash  60a6c16c00eccbf2
+#   text hash     89ec548634447ec9
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7f559a1e2cc20ac4
-#   text hash     97e07c191ec3599f
+#   content hash  60a6c16c00eccbf2
+#   text hash     7687dd891bb514a8
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7f559a1e2cc20ac4
-#   text hash     32130aaef521f433
+#   content hash  60a6c16c00eccbf2
+#   text hash     7715863296e11347
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7f559a1e2cc20ac4
-#   text hash     d48d4c9a985313db
+#   content hash  60a6c16c00eccbf2
+#   text hash     832d4477d8ab7b67
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

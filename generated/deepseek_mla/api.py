@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  add7ca921516f858
-#   text hash     8fecb7017d88076a
+#   content hash  f6897c60e49795ea
+#   text hash     8e5958deb0b90e06
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  add7ca921516f858
-#   text hash     d12800ba3b094bb4
+#   content hash  f6897c60e49795ea
+#   text hash     d600f0dcdbaf1de8
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

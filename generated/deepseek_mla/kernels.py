@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  add7ca921516f858
-#   text hash     a8f4b0a0c03b7394
+#   content hash  f6897c60e49795ea
+#   text hash     c10681545e40ee63
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

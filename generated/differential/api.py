@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9a80d5d15497ca78
-#   text hash     b3fb6bb9532b0af8
+#   content hash  34e15a8749510cb4
+#   text hash     a5cf3a3ddffe100a
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

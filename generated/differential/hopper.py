@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9a80d5d15497ca78
-#   text hash     a899797768d4c348
+#   content hash  34e15a8749510cb4
+#   text hash     3e4259242cc9d64c
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9a80d5d15497ca78
-#   text hash     b279f5bd84691be1
+#   content hash  34e15a8749510cb4
+#   text hash     09626dffda186a7b
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9a80d5d15497ca78
-#   text hash     7c636e720a1b9c7c
+#   content hash  34e15a8749510cb4
+#   text hash     9013213a53898726
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9a80d5d15497ca78
-#   text hash     e99e519e6652c1d0
+#   content hash  34e15a8749510cb4
+#   text hash     afbbb6216914ed68
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

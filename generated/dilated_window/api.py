@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  749a4390efabae5f
-#   text hash     6922cb6110f294fc
+#   content hash  9a7f13468c270ec1
+#   text hash     7f2ad3a7a7d7aa6c
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  749a4390efabae5f
-#   text hash     a105b6d92198f80b
+#   content hash  9a7f13468c270ec1
+#   text hash     53cdda7b916cf94c
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

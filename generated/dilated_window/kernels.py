@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  749a4390efabae5f
-#   text hash     9f9a975ca3b19749
+#   content hash  9a7f13468c270ec1
+#   text hash     e488ee682cd45e79
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  749a4390efabae5f
-#   text hash     5c7e959943bcbcef
+#   content hash  9a7f13468c270ec1
+#   text hash     1c87d553e386f477
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  749a4390efabae5f
-#   text hash     8c7c37bc3f900b7a
+#   content hash  9a7f13468c270ec1
+#   text hash     ae5e4df052cab41f
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

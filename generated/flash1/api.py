@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  a8206266d17a0eba
-#   text hash     8ed550e092a1746c
+#   content hash  9788e0ef875d0146
+#   text hash     9bf9d4e237f6005e
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

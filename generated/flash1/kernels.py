@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  a8206266d17a0eba
-#   text hash     39be7d78ad961fa3
+#   content hash  9788e0ef875d0146
+#   text hash     f0022e0a3a2d633b
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

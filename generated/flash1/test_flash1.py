@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  a8206266d17a0eba
-#   text hash     19750ae7aa516233
+#   content hash  9788e0ef875d0146
+#   text hash     46675a5fb6efea0c
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

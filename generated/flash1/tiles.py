@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  a8206266d17a0eba
-#   text hash     2940c1471992f9b3
+#   content hash  9788e0ef875d0146
+#   text hash     444ac72a983ab430
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

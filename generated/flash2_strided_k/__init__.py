@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3bfa15f95e083582
-#   text hash     65f6b379fbdc31c3
+#   content hash  ca4cfd4cc47978b3
+#   text hash     5ccdeeb432ce91a3
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3bfa15f95e083582
-#   text hash     ea4d1ade709b49fa
+#   content hash  ca4cfd4cc47978b3
+#   text hash     7dec24a91719a1a8
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3bfa15f95e083582
-#   text hash     578060f7448afc91
+#   content hash  ca4cfd4cc47978b3
+#   text hash     0134633d3e2f1e4f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 
@@ -48,15 +48,14 @@ def _attend(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "forward", launch, q, v)
+    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1])
     return out, lse
 
 
 def _outputs(q, v):
     batch, rows, heads, _ = q.shape
-    out = q.new_empty(batch, rows, heads, v.shape[-1])
     lse = q.new_empty(batch, heads, rows, dtype=torch.float32)
-    return out, lse
+    return q.new_empty(batch, rows, heads, v.shape[-1]), lse
 
 
 @_attend.register_fake

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3bfa15f95e083582
-#   text hash     61c330afb2b2f71e
+#   content hash  ca4cfd4cc47978b3
+#   text hash     5ed21cfb62d61bbf
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3bfa15f95e083582
-#   text hash     a89b51c1615c64da
+#   content hash  ca4cfd4cc47978b3
+#   text hash     2322a5b0cc10108b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3294b2691c344858
-#   text hash     f34ff130c692fd11
+#   content hash  4ee234487d36441c
+#   text hash     dd6741f80b5bf1b0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3294b2691c344858
-#   text hash     bb77a8142f377148
+#   content hash  4ee234487d36441c
+#   text hash     6ec1df4085ccc32a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

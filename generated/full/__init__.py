@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  59be0d390f0d93c1
-#   text hash     8ae48a3f05b26df0
+#   content hash  8eef83a712d313b7
+#   text hash     82ca521a50a8b343
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

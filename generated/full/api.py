@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  59be0d390f0d93c1
-#   text hash     6e4dd968164c7e2a
+#   content hash  8eef83a712d313b7
+#   text hash     1a3300d6e9eb90ec
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  59be0d390f0d93c1
-#   text hash     84d0989e40658bed
+#   content hash  8eef83a712d313b7
+#   text hash     707e5496930c4979
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  59be0d390f0d93c1
-#   text hash     ac320e2daef0a40c
+#   content hash  8eef83a712d313b7
+#   text hash     72252f7fbfee3fd4
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

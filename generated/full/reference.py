@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  59be0d390f0d93c1
-#   text hash     601a6bb22ffd2d53
+#   content hash  8eef83a712d313b7
+#   text hash     b6322032e861b16f
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

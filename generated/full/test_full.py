@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  59be0d390f0d93c1
-#   text hash     40839ffce017b0ec
+#   content hash  8eef83a712d313b7
+#   text hash     5fc6827a24ebdbbc
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

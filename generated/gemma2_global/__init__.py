@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f1ef4b323ca6f8e7
-#   text hash     8c1bd84ec31ee695
+#   content hash  0e75cc2decedc1d3
+#   text hash     ec9d6ca59e82c560
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

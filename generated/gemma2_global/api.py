@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f1ef4b323ca6f8e7
-#   text hash     f7e150e0c16caf5f
+#   content hash  0e75cc2decedc1d3
+#   text hash     eb126d6e5f8d99f9
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

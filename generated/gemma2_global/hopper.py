@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f1ef4b323ca6f8e7
-#   text hash     c064ff7745bfea33
+#   content hash  0e75cc2decedc1d3
+#   text hash     6e88ede94b99f067
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f1ef4b323ca6f8e7
-#   text hash     e43ee303b0aafa01
+#   content hash  0e75cc2decedc1d3
+#   text hash     ba24581737f1cae4
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

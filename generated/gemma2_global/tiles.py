@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f1ef4b323ca6f8e7
-#   text hash     566ca7c7488423f6
+#   content hash  0e75cc2decedc1d3
+#   text hash     9e705e2e8320731a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -67,14 +67,19 @@ TILES_FP32 = {
     },
 }
 
-# float16 and bfloat16, by columns of a tile; kernels of hopper.py, a worker of four warps for each 64 queries
+# float16 and bfloat16, by columns of a tile; kernels for Hopper GPUs, a worker of four warps for each 64 queries,
+# backward for each 64 keys
 TILES_HOPPER = {
     "forward": {
         64: (192, 128, 12, 3),
         128: (128, 128, 8, 2),
         256: (128, 64, 8, 2),
     },
+    "backward": {
+        64: (128, 128, 8, 2),
+        128: (64, 128, 8, 2),
+    },
 }
 
-# those of them at which these kernels outrun the portable ones
-HOPPER_IS_FASTER = ()
+# from how many keys of the longest sequence on these kernels outrun the portable ones
+HOPPER_IS_FASTER = {"forward": {}, "backward": {128: 4096}}

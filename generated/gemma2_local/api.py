@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ce3f1941e22cbd77
-#   text hash     06981af6f36359c0
+#   content hash  fdc10624e04a146a
+#   text hash     2f60e12cc9f72bcb
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ce3f1941e22cbd77
-#   text hash     c831067ab609a0ae
+#   content hash  fdc10624e04a146a
+#   text hash     2d2e3deff6e04114
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ce3f1941e22cbd77
-#   text hash     931caf867c44978e
+#   content hash  fdc10624e04a146a
+#   text hash     e2fe03ab82961592
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

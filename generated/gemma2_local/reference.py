@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ce3f1941e22cbd77
-#   text hash     7cd33c3de16d32c7
+#   content hash  fdc10624e04a146a
+#   text hash     e518ad5bdd7c5437
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ce3f1941e22cbd77
-#   text hash     5fbf8e06a6ecf055
+#   content hash  fdc10624e04a146a
+#   text hash     0d4ef1a1e04648f2
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

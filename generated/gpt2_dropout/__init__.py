@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b9bc1a279c2a1996
-#   text hash     31fe2b3353279d8b
+#   content hash  23f57a0de01c5199
+#   text hash     78659f5dd94869fc
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

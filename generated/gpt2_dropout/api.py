@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b9bc1a279c2a1996
-#   text hash     73705aec90000bfd
+#   content hash  23f57a0de01c5199
+#   text hash     1b9a3cc71cbfe363
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

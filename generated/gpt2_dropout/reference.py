@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b9bc1a279c2a1996
-#   text hash     2a6e6f6b56e1272c
+#   content hash  23f57a0de01c5199
+#   text hash     295eacec6ac884e2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

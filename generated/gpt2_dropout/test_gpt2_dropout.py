@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b9bc1a279c2a1996
-#   text hash     739dc367117474a4
+#   content hash  23f57a0de01c5199
+#   text hash     979ce7a9df71a2c6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b9bc1a279c2a1996
-#   text hash     cfd9294ad6f63591
+#   content hash  23f57a0de01c5199
+#   text hash     07801adc98be41a8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

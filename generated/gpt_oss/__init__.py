@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e95ea4b0c666cdc2
-#   text hash     c9e369d093106205
+#   content hash  8f9d352a0f6e151b
+#   text hash     568868de88198795
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e95ea4b0c666cdc2
-#   text hash     d7362823f6579e74
+#   content hash  8f9d352a0f6e151b
+#   text hash     aa39ff6d5c001872
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

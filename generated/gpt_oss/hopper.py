@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e95ea4b0c666cdc2
-#   text hash     a5f18709bb7794af
+#   content hash  8f9d352a0f6e151b
+#   text hash     c6490fdaae0786df
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

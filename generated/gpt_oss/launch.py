@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e95ea4b0c666cdc2
-#   text hash     39caff6df1d45001
+#   content hash  8f9d352a0f6e151b
+#   text hash     cab64b6a340be865
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -16,8 +16,7 @@ LOG2E = kernels.LOG2E.value
 def attend(q, k, v, cos, sin, positions, sinks, scale):
     """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys and sink."""
     # -inf * 0 would be NaN where the kernels apply the scale
-    out, lse, *_ = _attend(q, k, v, cos, sin, positions, sinks, max(scale, 1e-37))
-    return out, lse
+    return _attend(q, k, v, cos, sin, positions, sinks, max(scale, 1e-37))[:2]
 
 
 def natural(lse):
@@ -39,9 +38,9 @@ def _attend(
     q, k = q_turned, k_turned
     q, k, v = cache.readable(q, k, v)
 
-    def launch(block_m, block_n, warps, stages, kernel=kernels.forward):
+    def launch(block_m, block_n, warps, stages, kernels=kernels):
         runtime.launch(
-            cache, kernel, (block_m, block_n), (q, k, v, out, lse, float(scale), sinks),
+            cache, kernels.forward, (block_m, block_n), (q, k, v, out, lse, float(scale), sinks),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, cos, sin, positions, block_m, block_n),
@@ -50,15 +49,14 @@ def _attend(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "forward", launch, q, v)
+    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1])
     return out, lse, q_turned, k_turned
 
 
 def _outputs(q, v):
     batch, rows, heads, _ = q.shape
-    out = q.new_empty(batch, rows, heads, v.shape[-1])
     lse = q.new_empty(batch, heads, rows, dtype=torch.float32)
-    return out, lse
+    return q.new_empty(batch, rows, heads, v.shape[-1]), lse
 
 
 @_attend.register_fake
@@ -93,12 +91,16 @@ def _differentiate(
         return *gradients, dsinks
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v)
     cache = runtime.LaunchCache.of(
-        "differentiate", q, k, v, cos, sin, positions, sinks,
-        out, dout, lse.data_ptr() % 16, dlse is None, *wanted,
+        "differentiate", q, k, v, cos, sin, positions, sinks, out, dout, lse.data_ptr() % 16, dlse is None, *wanted,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
+    if runtime.differentiated(  # on Hopper GPUs, all at once
+        cache, tiles, wanted[:3], k.shape[1], q, k, v, cos, sin, positions, sinks, scale, out, lse, dout, dlse,
+        delta, dq, dk, dv,
+    ):  # fmt: skip
+        return (*gradients, _sink_gradient(sinks, lse, delta) if wanted[-1] else q.new_empty(0))
 
     dq = dq if wanted[0] else runtime.empty_like(q)
 
@@ -114,7 +116,7 @@ def _differentiate(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v)
+    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1])
 
     if wanted[1] or wanted[2]:
         dk = dk if wanted[1] else runtime.empty_like(k)
@@ -133,7 +135,7 @@ def _differentiate(
                 ),
             )  # fmt: skip
 
-        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v)
+        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1])
     gradients += [q.new_empty(0) for _ in wanted[3:]]
     if wanted[-1]:
         gradients[-1] = _sink_gradient(sinks, lse, delta)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e95ea4b0c666cdc2
-#   text hash     8dffcf80de4b22de
+#   content hash  8f9d352a0f6e151b
+#   text hash     ef59766cccf1dfce
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ebc5b7ac953ca219
-#   text hash     efdca731f4f8a19c
+#   content hash  7ff2278b0907df35
+#   text hash     5746f146257ed242
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

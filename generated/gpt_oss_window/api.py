@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ebc5b7ac953ca219
-#   text hash     c859477b9f299a31
+#   content hash  7ff2278b0907df35
+#   text hash     6e3ba2bfa401b0c7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ebc5b7ac953ca219
-#   text hash     57ceeb25fe06e94f
+#   content hash  7ff2278b0907df35
+#   text hash     68c6cd38ba76ec08
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ebc5b7ac953ca219
-#   text hash     c741436a2c673aac
+#   content hash  7ff2278b0907df35
+#   text hash     85fd3582b1bb71a6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ebc5b7ac953ca219
-#   text hash     c0f10487f2cdf47e
+#   content hash  7ff2278b0907df35
+#   text hash     32d20ba59f745773
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

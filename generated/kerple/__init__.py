@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  32173634a2b5d075
-#   text hash     aea026dbbb7dba8e
+#   content hash  59525de942bf8c87
+#   text hash     3c42c89a74017956
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  32173634a2b5d075
-#   text hash     904b0f8cf9128bc8
+#   content hash  59525de942bf8c87
+#   text hash     b56e9c48a752e71c
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  32173634a2b5d075
-#   text hash     86f1da021d7ff101
+#   content hash  59525de942bf8c87
+#   text hash     8fd69cfa7d187faf
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

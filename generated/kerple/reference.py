@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  32173634a2b5d075
-#   text hash     6dd7d500f7216114
+#   content hash  59525de942bf8c87
+#   text hash     5e71469abbcd1cd8
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

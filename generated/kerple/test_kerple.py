@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  32173634a2b5d075
-#   text hash     96ab704b3bf4f2a3
+#   content hash  59525de942bf8c87
+#   text hash     60f11db72369e3fd
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

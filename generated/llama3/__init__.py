@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8107d1127407215e
-#   text hash     7e0a0ce690d810b1
+#   content hash  695f933910265102
+#   text hash     5ebb8bef9bdcaa20
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

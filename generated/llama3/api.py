@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8107d1127407215e
-#   text hash     cc9b73487e01b07d
+#   content hash  695f933910265102
+#   text hash     34a252550aaf5b4f
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8107d1127407215e
-#   text hash     b66293573a8a3c5e
+#   content hash  695f933910265102
+#   text hash     257d13c006941a0f
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8107d1127407215e
-#   text hash     cc72c9e9f9baee6b
+#   content hash  695f933910265102
+#   text hash     190ff5fbf8986250
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  742425f0aa957a23
-#   text hash     90f8fa2ac418f7cf
+#   content hash  3b72dc30dbac37b1
+#   text hash     7f74250285293a7a
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  742425f0aa957a23
-#   text hash     77e1479ebbe4704d
+#   content hash  3b72dc30dbac37b1
+#   text hash     65edca80f359dbf7
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

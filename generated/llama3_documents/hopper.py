@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  742425f0aa957a23
-#   text hash     f2ab5f6e569166e4
+#   content hash  3b72dc30dbac37b1
+#   text hash     942a0da7cca04f9f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

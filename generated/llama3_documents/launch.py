@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  742425f0aa957a23
-#   text hash     21f2e24b7897d6c6
+#   content hash  3b72dc30dbac37b1
+#   text hash     31759f92e36d870d
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -16,8 +16,7 @@ LOG2E = kernels.LOG2E.value
 def attend(q, k, v, cos, sin, positions, in_q_segments, in_k_segments, scale):
     """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
     # -inf * 0 would be NaN where the kernels apply the scale
-    out, lse, *_ = _attend(q, k, v, cos, sin, positions, in_q_segments, in_k_segments, max(scale, 1e-37))
-    return out, lse
+    return _attend(q, k, v, cos, sin, positions, in_q_segments, in_k_segments, max(scale, 1e-37))[:2]
 
 
 def natural(lse):
@@ -40,9 +39,9 @@ def _attend(
     q, k, v = cache.readable(q, k, v)
     key_ranges, query_ranges = _ranges(cache, q, k, cos, sin, positions, in_q_segments, in_k_segments, scale)
 
-    def launch(block_m, block_n, warps, stages, kernel=kernels.forward):
+    def launch(block_m, block_n, warps, stages, kernels=kernels):
         runtime.launch(
-            cache, kernel, (block_m, block_n),
+            cache, kernels.forward, (block_m, block_n),
             (q, k, v, out, lse, float(scale), in_q_segments, in_k_segments, key_ranges),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
@@ -51,15 +50,14 @@ def _attend(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "forward", launch, q, v)
+    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1])
     return out, lse, key_ranges, query_ranges, q_turned, k_turned
 
 
 def _outputs(q, v):
     batch, rows, heads, _ = q.shape
-    out = q.new_empty(batch, rows, heads, v.shape[-1])
     lse = q.new_empty(batch, heads, rows, dtype=torch.float32)
-    return out, lse
+    return q.new_empty(batch, rows, heads, v.shape[-1]), lse
 
 
 @_attend.register_fake
@@ -96,12 +94,17 @@ def _differentiate(
         return tuple(x.zero_() for x in runtime.empty_gradients(wanted, q, k, v))
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v)
     cache = runtime.LaunchCache.of(
-        "differentiate", q, k, v, cos, sin, positions, in_q_segments, in_k_segments,
-        out, dout, lse.data_ptr() % 16, dlse is None, *wanted,
+        "differentiate", q, k, v, cos, sin, positions, in_q_segments, in_k_segments, out, dout,
+        lse.data_ptr() % 16, dlse is None, *wanted,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
+    if runtime.differentiated(  # on Hopper GPUs, all at once
+        cache, tiles, wanted[:3], k.shape[1], q, k, v, cos, sin, positions, in_q_segments, in_k_segments,
+        key_ranges, query_ranges, scale, out, lse, dout, dlse, delta, dq, dk, dv,
+    ):  # fmt: skip
+        return tuple(gradients)
 
     dq = dq if wanted[0] else runtime.empty_like(q)
 
@@ -118,7 +121,7 @@ def _differentiate(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v)
+    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1])
 
     if wanted[1] or wanted[2]:
         dk = dk if wanted[1] else runtime.empty_like(k)
@@ -138,7 +141,7 @@ def _differentiate(
                 ),
             )  # fmt: skip
 
-        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v)
+        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1])
     return tuple(gradients)
 
 

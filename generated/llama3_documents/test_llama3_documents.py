@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  742425f0aa957a23
-#   text hash     5713a2ccae6921c8
+#   content hash  3b72dc30dbac37b1
+#   text hash     9e009e8bace10aaf
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  01c5af5607b42093
-#   text hash     2c8a21f2e3e41cf6
+#   content hash  4aba7e6f08a25382
+#   text hash     2c91a953db7f636b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  01c5af5607b42093
-#   text hash     221ef8123e8d6028
+#   content hash  4aba7e6f08a25382
+#   text hash     88a87db50736bb12
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  01c5af5607b42093
-#   text hash     e608fd39242063d1
+#   content hash  4aba7e6f08a25382
+#   text hash     5ef8395a05fa0bbc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

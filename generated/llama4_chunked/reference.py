@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  01c5af5607b42093
-#   text hash     d92b30345e0145c9
+#   content hash  4aba7e6f08a25382
+#   text hash     a7348f16ab255862
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

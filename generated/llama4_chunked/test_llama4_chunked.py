@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  01c5af5607b42093
-#   text hash     eb32f0294901626e
+#   content hash  4aba7e6f08a25382
+#   text hash     bd0e7abc16433c16
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  28575caeeb314294
-#   text hash     0a87a5f543f84cc6
+#   content hash  594e5e3cc1ce9333
+#   text hash     0ec4a3e313342441
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

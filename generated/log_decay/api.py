@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  28575caeeb314294
-#   text hash     f77bc8b8fc45301e
+#   content hash  594e5e3cc1ce9333
+#   text hash     0bacbf9f2e6af2c1
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  28575caeeb314294
-#   text hash     13069c621d8e4290
+#   content hash  594e5e3cc1ce9333
+#   text hash     9bc38b95ba3f2de2
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -15,8 +15,7 @@ LOG2E = kernels.LOG2E.value
 
 def attend(q, k, v, in_log_decay, scale):
     """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
-    out, lse, *_ = _attend(q, k, v, in_log_decay, scale)
-    return out, lse
+    return _attend(q, k, v, in_log_decay, scale)[:2]
 
 
 def natural(lse):
@@ -35,9 +34,9 @@ def _attend(
     q, k, v = cache.readable(q, k, v)
     in_log_decay_sums = _sums(in_log_decay.permute(0, 2, 1), -4096.0)
 
-    def launch(block_m, block_n, warps, stages, kernel=kernels.forward):
+    def launch(block_m, block_n, warps, stages, kernels=kernels):
         runtime.launch(
-            cache, kernel, (block_m, block_n),
+            cache, kernels.forward, (block_m, block_n),
             (q, k, v, in_log_decay_sums, out, lse, float(scale), in_log_decay_sums),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
@@ -47,15 +46,14 @@ def _attend(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "forward", launch, q, v)
+    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1])
     return out, lse, in_log_decay_sums
 
 
 def _outputs(q, v):
     batch, rows, heads, _ = q.shape
-    out = q.new_empty(batch, rows, heads, v.shape[-1])
     lse = q.new_empty(batch, heads, rows, dtype=torch.float32)
-    return out, lse
+    return q.new_empty(batch, rows, heads, v.shape[-1]), lse
 
 
 @_attend.register_fake
@@ -89,8 +87,7 @@ def _differentiate(
     # whether descriptors can read what queries find at their positions: they read from multiples of 16 bytes on
     level = (k.shape[1] - q.shape[1]) % 8 == 0
     cache = runtime.LaunchCache.of(
-        "differentiate", q, k, v, in_log_decay,
-        out, dout, lse.data_ptr() % 16, level, dlse is None, *wanted,
+        "differentiate", q, k, v, in_log_decay, out, dout, lse.data_ptr() % 16, level, dlse is None, *wanted,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     dlse = None if dlse is None else dlse.contiguous()
@@ -115,7 +112,7 @@ def _differentiate(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v)
+    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1])
 
     if wanted[1] or wanted[2] or wanted[3]:
         dk = dk if wanted[1] else runtime.empty_like(k)
@@ -137,7 +134,7 @@ def _differentiate(
                 ),
             )  # fmt: skip
 
-        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v)
+        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1])
     gradients += [q.new_empty(0) for _ in wanted[3:]]
     if wanted[3]:
         # what all scores of a row share moves nothing but its LSE

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  28575caeeb314294
-#   text hash     756d6b1863cc49e5
+#   content hash  594e5e3cc1ce9333
+#   text hash     8d111ea7f502903f
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

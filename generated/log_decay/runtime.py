@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  6299dcd4ab68b210
-#   text hash     d80eb18831827c7e
+#   content hash  5b5f04fd41e4147b
+#   text hash     f72d00fef1fdc6c5
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -11,6 +11,7 @@ All use of private interfaces of PyTorch and Triton stands here.
 
 import functools
 import importlib
+import math
 import os
 import warnings
 
@@ -160,7 +161,7 @@ def launch(cache, kernel, blocks, given, grid, from_shapes):
     if remembered is None:
         grid, told = grid(), from_shapes()
         if not INTERPRETED and kernel.is_gluon():
-            grid, told = in_turns(grid, told)
+            grid, told = in_gluon(kernel, grid, told)
         taken = {*kernel.arg_names, "num_warps", "num_stages", "maxnreg"}
         told = {name: value for name, value in told.items() if name in taken}
         arguments = dict(zip(kernel.arg_names, given)) | told
@@ -174,29 +175,54 @@ def launch(cache, kernel, blocks, given, grid, from_shapes):
     start(*[x if f is None else f(x) for f, x in zip(fill, given)], *rest)
 
 
+def launch_on_hopper(cache, tables, name, launch, q, v, keys):
+    """Calls `launch` with a tile and a module of kernels for Hopper GPUs, and tells whether it could."""
+    best = cache.tiles.get(name)
+    if best is not None:
+        if best:
+            launch(*best)
+        return bool(best)
+    best = () if INTERPRETED else on_hopper(tables, name, q, v, keys)
+    if best:
+        try:
+            launch(*best)
+        except Exception as error:
+            not_on_hopper(tables.__package__, error)
+            best = ()
+    cache.tiles[name] = best
+    return bool(best)
+
+
+def differentiated(cache, tables, wanted, keys, q, k, v, *given):
+    """Launches a package's whole backward pass for Hopper GPUs with what is given, and tells whether it could.
+
+    It adds dQ up in the order in which programs come: who wants the same bits each time gets them from other kernels.
+    """
+    if not all(wanted) or torch.are_deterministic_algorithms_enabled():
+        return False
+
+    def launch(*tile_and_kernels):
+        *tile, kernels = tile_and_kernels
+        kernels.differentiate(cache, *tile, q, k, v, *given)
+
+    return launch_on_hopper(cache, tables, "backward", launch, q, v, keys)
+
+
 fitting = {}  # which tile of a table is the first that a GPU has the shared memory for
 
 
-def launch_tuned(cache, tables, name, launch, q, v):
+def launch_tuned(cache, tables, name, launch, q, v, keys):
     """Calls `launch` with the best tile that this GPU has the shared memory for; `tables` is tiles.py.
 
-    Beside a tile goes the kernel, where it is not the portable one.
+    Beside a tile goes the module of the kernels, where they are not the portable ones.
     """
     if INTERPRETED:
         return launch(32, 32, 4, 1)
     best = cache.tiles.get(name)
     if best:
         return launch(*best)
-    found = hopper_kernel(tables, name, q, v)
-    if found:
-        kernel, tile = found
-        try:
-            launch(*tile, kernel)
-        except Exception as error:
-            not_on_hopper(tables.__package__, error)
-        else:
-            cache.tiles[name] = (*tile, kernel)
-            return
+    if launch_on_hopper(cache, tables, name, launch, q, v, keys):
+        return
     table = (tables.TILES_FP32 if q.dtype == torch.float32 else tables.TILES_16BIT[architecture(q.device)])[name]
     tiles = next(table[size] for size in table if max(q.shape[-1], v.shape[-1]) <= size)
     key = (name, q.device, q.dtype, padded_width(q), padded_width(v))
@@ -247,28 +273,35 @@ def target():
     return wanted
 
 
-def hopper_kernel(tables, name, q, v):
-    """A package's kernel for Hopper GPUs and its tiles, if it has one for such tensors that runs here and is faster."""
-    wanted, tiles = target(), getattr(tables, "TILES_HOPPER", {}).get(name)
+def on_hopper(tables, name, q, v, keys):
+    """The tile and the module of a pass's kernels for Hopper GPUs, or () where they do not run or are slower.
+
+    `keys` is how many keys the longest sequence has.
+    """
+    wanted, tiles = target(), getattr(tables, "TILES_HOPPER", {}).get(name, {})
     widths = padded_width(q), padded_width(v)
-    # out takes the place of q in shared memory, whole or by strips of 64 columns
-    room = widths[0] == widths[1] or (widths[0] > widths[1] and widths[1] % 64 == 0)
-    if wanted == "portable" or not tiles or q.dtype == torch.float32 or not room:
-        return None
-    if widths[0] not in tiles or (wanted != "hopper" and widths[0] not in tables.HOPPER_IS_FASTER):
-        return None
-    kernels = hopper_kernels(tables.__package__, q.device)
-    return kernels and (getattr(kernels, name), tiles[widths[0]])
+    # what is stored takes the place of what is loaded in shared memory, whole or by strips of 64 columns
+    room = widths[0] == widths[1] or (name == "forward" and widths[0] > widths[1] and widths[1] % 64 == 0)
+    if wanted == "portable" or widths[0] not in tiles or q.dtype == torch.float32 or not room:
+        return ()
+    if wanted != "hopper" and keys < tables.HOPPER_IS_FASTER[name].get(widths[0], math.inf):
+        return ()
+    kernels = hopper_kernels(tables.__package__, name, q.device)
+    return (*tiles[widths[0]], kernels) if kernels else ()
+
+
+# what is called with a tile: a kernel, or what launches several
+HOPPER_FILES = {"forward": ".hopper", "backward": ".hopper_launch"}
 
 
 @functools.cache
-def hopper_kernels(package, device):
+def hopper_kernels(package, name, device):
     """The module of a package's kernels for Hopper GPUs; None where the GPU is none, or triton has no Gluon."""
     there = device.type == "cuda" and torch.version.hip is None
     if not there or torch.cuda.get_device_capability(device) != (9, 0):
         return None
     try:
-        return importlib.import_module(".hopper", package)
+        return importlib.import_module(HOPPER_FILES[name], package)
     except ImportError as error:
         not_on_hopper(package, error)
 
@@ -293,16 +326,58 @@ def gluon_copy_of_tiles():
     return tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 
 
-def in_turns(grid, told):
-    """Grid and arguments of a kernel for Hopper GPUs, whose programs go through tiles in turns, out of a portable one's.
+def gluon_sum_of_tiles():
+    """What has a tile in shared memory added to memory in Gluon: before triton 3.8 the compiler alone knows it."""
+    from triton.experimental.gluon.language.nvidia.hopper import tma
 
-    With few tiles to a head, each multiprocessor has one program, which loads the next tile while it finishes one; a late
-    and an early tile make a pair, so that all have as much to do. With many, each tile has a program.
-    """
+    if hasattr(tma, "async_atomic_add"):
+        return tma.async_atomic_add
+    from triton._C.libtriton import ir
+    from triton.experimental.gluon.language._core import builtin
+
+    @builtin
+    def add_tile(tensor_desc, coord, src, _semantic=None):
+        places = _semantic._convert_to_ir_values(coord, require_i64=False)
+        kind = ir.DESCRIPTOR_REDUCE_KIND.ADD
+        _semantic.builder.create_async_tma_reduce(kind, tensor_desc.handle, places, src.handle)
+
+    return add_tile
+
+
+def in_gluon(kernel, grid, told):
+    """Grid and arguments of a kernel in Gluon, out of those of one that is not."""
     # the interpreter has neither
     from triton.experimental.gluon import language
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
 
+    forward = "out_ptr" in kernel.arg_names
+    # what workers have 64 rows of each
+    shared = ("q_desc",) if forward else ("k_desc", "v_desc")
+    # registers of a thread before workers take over those of the loader
+    told |= dict(STAGES=told.pop("num_stages"), num_warps=4, maxnreg=128 if told["BLOCK_M"] == 192 else 168)
+    grid, told = (in_turns if forward else in_parts)(grid, told)
+    for name, x in told.items():
+        if isinstance(x, TensorDescriptor):
+            block = list(x.block_shape)
+            if x.base.dtype == torch.float32 and len(block) > 1:
+                layout = language.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=2)
+                told[name] = GluonDescriptor(x.base, x.shape, x.strides, block, layout)
+            elif len(block) > 1:
+                block[-2] = 64 if name in shared else block[-2]
+                element = language.bfloat16 if x.base.dtype == torch.bfloat16 else language.float16
+                layout = language.NVMMASharedLayout.get_default_for(block, element)
+                told[name] = GluonDescriptor(x.base, x.shape, x.strides, block, layout)
+            else:
+                told[name] = x.base
+    return grid, told
+
+
+def in_turns(grid, told):
+    """Grid and arguments of a kernel in Gluon whose programs go through tiles in turns, out of a portable one's.
+
+    With few tiles to a head, each multiprocessor has one program, which loads the next tile while it finishes one; a
+    late and an early tile make a pair, so that all have as much to do. With many, each tile has a program.
+    """
     axis = told["TILE_AXIS"]
     tiles, group = grid[axis], grid[1 - axis]
     heads = group * grid[2]
@@ -312,20 +387,22 @@ def in_turns(grid, told):
     paired = tiles < 32 and pairs >= 0.85 * programs * cdiv(pairs, programs)
     items = pairs if paired else tiles * heads
     told |= dict(items=items, tiles=tiles, group=group, per_item=2 if paired else 1)
-    # registers of a thread before workers take over those of the loader
-    told |= dict(num_warps=4, maxnreg=168 if told["BLOCK_M"] == 128 else 128)
-    told |= dict(STAGES=told.pop("num_stages"), Q_STAGES=2 if told["BLOCK_D"] <= 128 else 1)
-    for name, x in told.items():
-        if isinstance(x, TensorDescriptor):
-            block = list(x.block_shape)
-            if len(block) > 1:
-                block[-2] = 64 if name == "q_desc" else block[-2]
-                element = language.bfloat16 if x.base.dtype == torch.bfloat16 else language.float16
-                layout = language.NVMMASharedLayout.get_default_for(block, element)
-                told[name] = GluonDescriptor(x.base, x.shape, x.strides, block, layout)
-            else:
-                told[name] = x.base
+    told |= dict(Q_STAGES=2 if told["BLOCK_D"] <= 128 else 1)
     return (min(programs, items) if paired else items,), told
+
+
+def in_parts(grid, told):
+    """Grid and arguments of a kernel in Gluon whose programs each have a tile, out of a portable one's.
+
+    Where there are few, the first tiles of all heads come first, group by group, then the next ones: early tiles have the
+    most to do where late queries see more, so that the programs that begin last have the least.
+    """
+    axis = told["TILE_AXIS"]
+    tiles, group, groups = grid[axis], grid[1 - axis], grid[2]
+    few = 12 * torch.cuda.get_device_properties(told["q_desc"].base.device).multi_processor_count
+    parts = min(4, max(tiles // 2, 1)) if tiles * group * groups < few else 1
+    told |= dict(group=group, groups=groups, tiles=cdiv(tiles, parts))
+    return (group * groups * parts * told["tiles"],), told
 
 
 def precision(x):
@@ -409,6 +486,11 @@ def vector_source(x, rows):
     if aligned and x.stride(-1) == 1 and span < 2**31 and step in (4, 8) and copies_tiles(x.device):
         return TensorDescriptor(x, [span], [1], [rows & -rows])
     return x
+
+
+def fragment_source(x):
+    """What products of 64 rows and 64 columns are added up in x by, in the order in which they stand in registers."""
+    return TensorDescriptor(x, [x.numel() // 256, 256], [256, 1], [16, 256])
 
 
 def tile_source(x, rows):

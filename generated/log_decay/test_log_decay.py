@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  28575caeeb314294
-#   text hash     4d2ceacc858fd3f0
+#   content hash  594e5e3cc1ce9333
+#   text hash     f4b5d91c38908167
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

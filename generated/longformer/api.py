@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e53b8f015ccf05a8
-#   text hash     50d44e33760d1cc4
+#   content hash  b897e0b7e3ba1408
+#   text hash     a1a74b3f95960586
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e53b8f015ccf05a8
-#   text hash     83e9bdb0921e87d1
+#   content hash  b897e0b7e3ba1408
+#   text hash     4b273556f7a97275
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

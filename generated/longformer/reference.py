@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e53b8f015ccf05a8
-#   text hash     4e3ac47e94509fad
+#   content hash  b897e0b7e3ba1408
+#   text hash     ec568386922ce201
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e53b8f015ccf05a8
-#   text hash     8f2ccdc9f2f62e7c
+#   content hash  b897e0b7e3ba1408
+#   text hash     1141db9e30c9cfb4
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

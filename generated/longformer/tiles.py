@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e53b8f015ccf05a8
-#   text hash     3fefa81dba5abbe2
+#   content hash  b897e0b7e3ba1408
+#   text hash     6f10cbef4d8c7827
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -67,14 +67,19 @@ TILES_FP32 = {
     },
 }
 
-# float16 and bfloat16, by columns of a tile; kernels of hopper.py, a worker of four warps for each 64 queries
+# float16 and bfloat16, by columns of a tile; kernels for Hopper GPUs, a worker of four warps for each 64 queries,
+# backward for each 64 keys
 TILES_HOPPER = {
     "forward": {
         64: (192, 128, 12, 3),
         128: (128, 128, 8, 2),
         256: (128, 64, 8, 2),
     },
+    "backward": {
+        64: (128, 128, 8, 2),
+        128: (64, 128, 8, 2),
+    },
 }
 
-# those of them at which these kernels outrun the portable ones
-HOPPER_IS_FASTER = ()
+# from how many keys of the longest sequence on these kernels outrun the portable ones
+HOPPER_IS_FASTER = {"forward": {}, "backward": {128: 2048}}

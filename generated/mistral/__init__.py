@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  77c9297efdf882c3
-#   text hash     5228ce3f4bc146ec
+#   content hash  7f5f84b46141858e
+#   text hash     82d5958b0db26830
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

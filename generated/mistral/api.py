@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  77c9297efdf882c3
-#   text hash     7cc02b513cd4d9d7
+#   content hash  7f5f84b46141858e
+#   text hash     2c0b99325e9d8b4a
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

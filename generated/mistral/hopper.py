@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  77c9297efdf882c3
-#   text hash     ea2a4c9c449254b4
+#   content hash  7f5f84b46141858e
+#   text hash     6eec9f113bf31efe
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

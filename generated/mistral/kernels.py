@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  77c9297efdf882c3
-#   text hash     0dc64fc59030c2d7
+#   content hash  7f5f84b46141858e
+#   text hash     46dee5cc47002eef
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

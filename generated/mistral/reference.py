@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  77c9297efdf882c3
-#   text hash     5704c601e9ad5674
+#   content hash  7f5f84b46141858e
+#   text hash     1170d21217dcfba2
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8585ef8608b6903d
-#   text hash     0a1d676c43dc5be2
+#   content hash  1dd5ece363ca5ece
+#   text hash     87b59bc3a2305d31
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

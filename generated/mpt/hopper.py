@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8585ef8608b6903d
-#   text hash     12c4629397a43a1e
+#   content hash  1dd5ece363ca5ece
+#   text hash     db391bb1c38cffd9
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

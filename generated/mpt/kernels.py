@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8585ef8608b6903d
-#   text hash     dcfa8ddfa5bb0eba
+#   content hash  1dd5ece363ca5ece
+#   text hash     5ae7e494ba2adf24
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8585ef8608b6903d
-#   text hash     562586879d14c304
+#   content hash  1dd5ece363ca5ece
+#   text hash     feebd9c9fe1dedc9
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

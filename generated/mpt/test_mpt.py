@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8585ef8608b6903d
-#   text hash     fdb336d0a0a72eb0
+#   content hash  1dd5ece363ca5ece
+#   text hash     0665ffd993cdfc5c
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  91b3e9b0a95ced0d
-#   text hash     165c7473f0574b5d
+#   content hash  aee7cee7815711b7
+#   text hash     41966d6a4bff4f3c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  91b3e9b0a95ced0d
-#   text hash     d2e5de14a3072251
+#   content hash  aee7cee7815711b7
+#   text hash     5ce62faf321acb2a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  91b3e9b0a95ced0d
-#   text hash     40e46068ad9504fd
+#   content hash  aee7cee7815711b7
+#   text hash     686f7d8333b4ce04
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

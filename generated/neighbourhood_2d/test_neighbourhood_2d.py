@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  91b3e9b0a95ced0d
-#   text hash     c2b30ceee804a38b
+#   content hash  aee7cee7815711b7
+#   text hash     40523886bc260c9e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  23ab581614ae3f32
-#   text hash     69292c9a80f3dce5
+#   content hash  301defc4ec074ff2
+#   text hash     b5d51f181d8bb22b
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

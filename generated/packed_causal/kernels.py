@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  23ab581614ae3f32
-#   text hash     338ae5c4f0038472
+#   content hash  301defc4ec074ff2
+#   text hash     394bbf5ef7f92f8f
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

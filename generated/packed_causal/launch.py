@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  23ab581614ae3f32
-#   text hash     61d7dc36351b2d1b
+#   content hash  301defc4ec074ff2
+#   text hash     e95b97fce25a9b5e
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -41,9 +41,9 @@ def _attend(
     cache = runtime.LaunchCache.of("attend", q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
     q, k, v = cache.readable(q, k, v)
 
-    def launch(block_m, block_n, warps, stages, kernel=kernels.forward):
+    def launch(block_m, block_n, warps, stages, kernels=kernels):
         runtime.launch(
-            cache, kernel, (block_m, block_n), (q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, float(scale)),
+            cache, kernels.forward, (block_m, block_n), (q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, float(scale)),
             grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * q.shape[-2], max_seqlen_q, block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, cu_seqlens_q, max_seqlen_q, max_seqlen_k, lse, block_m, block_n),
@@ -51,15 +51,14 @@ def _attend(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "forward", launch, q, v)
+    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, max_seqlen_k)
     return out, lse
 
 
 def _outputs(q, v, cu_seqlens_q):
     rows, heads, _ = q.shape
-    out = q.new_empty(rows, heads, v.shape[-1])
     lse = q.new_empty(heads, runtime.aligned_length(rows, cu_seqlens_q), dtype=torch.float32)
-    return out, lse
+    return q.new_empty(rows, heads, v.shape[-1]), lse
 
 
 @_attend.register_fake
@@ -89,12 +88,17 @@ def _differentiate(
         return tuple(x.zero_() for x in runtime.empty_gradients(wanted, q, k, v))
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v)
     cache = runtime.LaunchCache.of(
-        "differentiate", q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
-        out, dout, lse.data_ptr() % 16, dlse is None, *wanted,
+        "differentiate", q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, out, dout,
+        lse.data_ptr() % 16, dlse is None, *wanted,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
+    if runtime.differentiated(  # on Hopper GPUs, all at once
+        cache, tiles, wanted[:3], max_seqlen_k, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
+        scale, out, lse, dout, dlse, delta, dq, dk, dv,
+    ):  # fmt: skip
+        return tuple(gradients)
 
     dq = dq if wanted[0] else runtime.empty_like(q)
 
@@ -110,7 +114,7 @@ def _differentiate(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v)
+    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, max_seqlen_k)
 
     if wanted[1] or wanted[2]:
         dk = dk if wanted[1] else runtime.empty_like(k)
@@ -129,7 +133,7 @@ def _differentiate(
                 ),
             )  # fmt: skip
 
-        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v)
+        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, max_seqlen_k)
     return tuple(gradients)
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  23ab581614ae3f32
-#   text hash     c2b684a2d36df884
+#   content hash  301defc4ec074ff2
+#   text hash     f188a1496d9b96e0
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

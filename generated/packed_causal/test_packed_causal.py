@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  23ab581614ae3f32
-#   text hash     0f0daef8c8a01688
+#   content hash  301defc4ec074ff2
+#   text hash     847ae1a9881a87a7
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

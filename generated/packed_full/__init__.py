@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  dcc76b5c4020b0bc
-#   text hash     8217239d614ff73a
+#   content hash  cc346c15d7bde6ab
+#   text hash     277b0aea5208f5a9
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  dcc76b5c4020b0bc
-#   text hash     5940d4a5fbd0e56f
+#   content hash  cc346c15d7bde6ab
+#   text hash     d6a8ded8ac724b8d
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  dcc76b5c4020b0bc
-#   text hash     2028c177ceb9cd06
+#   content hash  cc346c15d7bde6ab
+#   text hash     3c7cfe662113b4ad
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  dcc76b5c4020b0bc
-#   text hash     3bd5c10e1aec4db4
+#   content hash  cc346c15d7bde6ab
+#   text hash     8c46de191afe2a28
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  dcc76b5c4020b0bc
-#   text hash     53ebe59c513e03ec
+#   content hash  cc346c15d7bde6ab
+#   text hash     d31f9fdfdaf9bd78
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

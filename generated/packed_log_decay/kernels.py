@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b990878da570c875
-#   text hash     a9951bf7913ed657
+#   content hash  6c60043674204448
+#   text hash     2509b9b7f44b8ab3
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

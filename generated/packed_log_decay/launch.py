@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b990878da570c875
-#   text hash     dece59287959138a
+#   content hash  6c60043674204448
+#   text hash     5b13246f7f316978
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -15,8 +15,7 @@ LOG2E = kernels.LOG2E.value
 
 def attend(q, k, v, cu_seqlens_q, cu_seqlens_k, in_log_decay, max_seqlen_q, max_seqlen_k, scale):
     """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
-    out, lse, *_ = _attend(q, k, v, cu_seqlens_q, cu_seqlens_k, in_log_decay, max_seqlen_q, max_seqlen_k, scale)
-    return out, lse
+    return _attend(q, k, v, cu_seqlens_q, cu_seqlens_k, in_log_decay, max_seqlen_q, max_seqlen_k, scale)[:2]
 
 
 def natural(lse, count, cu_seqlens, longest):
@@ -44,9 +43,9 @@ def _attend(
     q, k, v = cache.readable(q, k, v)
     in_log_decay_sums = _sums(in_log_decay.permute(1, 0), cu_seqlens_k, -4096.0)
 
-    def launch(block_m, block_n, warps, stages, kernel=kernels.forward):
+    def launch(block_m, block_n, warps, stages, kernels=kernels):
         runtime.launch(
-            cache, kernel, (block_m, block_n),
+            cache, kernels.forward, (block_m, block_n),
             (q, k, v, in_log_decay_sums, out, lse, cu_seqlens_q, cu_seqlens_k, float(scale), in_log_decay_sums),
             grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * q.shape[-2], max_seqlen_q, block_m, k, v),
             from_shapes=lambda: dict(
@@ -56,15 +55,14 @@ def _attend(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "forward", launch, q, v)
+    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, max_seqlen_k)
     return out, lse, in_log_decay_sums
 
 
 def _outputs(q, v, cu_seqlens_q):
     rows, heads, _ = q.shape
-    out = q.new_empty(rows, heads, v.shape[-1])
     lse = q.new_empty(heads, runtime.aligned_length(rows, cu_seqlens_q), dtype=torch.float32)
-    return out, lse
+    return q.new_empty(rows, heads, v.shape[-1]), lse
 
 
 @_attend.register_fake
@@ -98,8 +96,8 @@ def _differentiate(
     # whether descriptors can read what queries find at their positions: they read from multiples of 16 bytes on
     level = cu_seqlens_q.data_ptr() == cu_seqlens_k.data_ptr()
     cache = runtime.LaunchCache.of(
-        "differentiate", q, k, v, cu_seqlens_q, cu_seqlens_k, in_log_decay, max_seqlen_q, max_seqlen_k,
-        out, dout, lse.data_ptr() % 16, level, dlse is None, *wanted,
+        "differentiate", q, k, v, cu_seqlens_q, cu_seqlens_k, in_log_decay, max_seqlen_q, max_seqlen_k, out, dout,
+        lse.data_ptr() % 16, level, dlse is None, *wanted,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     dlse = None if dlse is None else dlse.contiguous()
@@ -124,7 +122,7 @@ def _differentiate(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v)
+    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, max_seqlen_k)
 
     if wanted[1] or wanted[2] or wanted[3]:
         dk = dk if wanted[1] else runtime.empty_like(k)
@@ -147,7 +145,7 @@ def _differentiate(
                 ),
             )  # fmt: skip
 
-        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v)
+        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, max_seqlen_k)
     gradients += [q.new_empty(0) for _ in wanted[3:]]
     if wanted[3]:
         # what all scores of a row share moves nothing but its LSE

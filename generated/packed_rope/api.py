@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  88e55815750de28d
-#   text hash     6fd13c7842eb1151
+#   content hash  bd1dd9f95ed39dbf
+#   text hash     d90fe1f1bda64b5c
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

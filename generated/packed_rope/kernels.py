@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  88e55815750de28d
-#   text hash     8c28f02b4796eef9
+#   content hash  bd1dd9f95ed39dbf
+#   text hash     da89f1d294aac517
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  88e55815750de28d
-#   text hash     bf2848ce59a5c2fb
+#   content hash  bd1dd9f95ed39dbf
+#   text hash     ccbb639ec3064ced
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -16,10 +16,9 @@ LOG2E = kernels.LOG2E.value
 def attend(q, k, v, cu_seqlens_q, cu_seqlens_k, cos, sin, positions, max_seqlen_q, max_seqlen_k, scale):
     """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
     # -inf * 0 would be NaN where the kernels apply the scale
-    out, lse, *_ = _attend(
+    return _attend(
         q, k, v, cu_seqlens_q, cu_seqlens_k, cos, sin, positions, max_seqlen_q, max_seqlen_k, max(scale, 1e-37)
-    )
-    return out, lse
+    )[:2]
 
 
 def natural(lse, count, cu_seqlens, longest):
@@ -50,9 +49,9 @@ def _attend(
     q, k = q_turned, k_turned
     q, k, v = cache.readable(q, k, v)
 
-    def launch(block_m, block_n, warps, stages, kernel=kernels.forward):
+    def launch(block_m, block_n, warps, stages, kernels=kernels):
         runtime.launch(
-            cache, kernel, (block_m, block_n), (q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, float(scale)),
+            cache, kernels.forward, (block_m, block_n), (q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, float(scale)),
             grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * q.shape[-2], max_seqlen_q, block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, cu_seqlens_q, cos, sin, positions, max_seqlen_q, max_seqlen_k, lse, block_m, block_n),
@@ -60,15 +59,14 @@ def _attend(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "forward", launch, q, v)
+    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, max_seqlen_k)
     return out, lse, q_turned, k_turned
 
 
 def _outputs(q, v, cu_seqlens_q):
     rows, heads, _ = q.shape
-    out = q.new_empty(rows, heads, v.shape[-1])
     lse = q.new_empty(heads, runtime.aligned_length(rows, cu_seqlens_q), dtype=torch.float32)
-    return out, lse
+    return q.new_empty(rows, heads, v.shape[-1]), lse
 
 
 @_attend.register_fake
@@ -101,12 +99,17 @@ def _differentiate(
         return tuple(x.zero_() for x in runtime.empty_gradients(wanted, q, k, v))
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v)
     cache = runtime.LaunchCache.of(
-        "differentiate", q, k, v, cu_seqlens_q, cu_seqlens_k, cos, sin, positions, max_seqlen_q, max_seqlen_k,
-        out, dout, lse.data_ptr() % 16, dlse is None, *wanted,
+        "differentiate", q, k, v, cu_seqlens_q, cu_seqlens_k, cos, sin, positions, max_seqlen_q, max_seqlen_k, out,
+        dout, lse.data_ptr() % 16, dlse is None, *wanted,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
+    if runtime.differentiated(  # on Hopper GPUs, all at once
+        cache, tiles, wanted[:3], max_seqlen_k, q, k, v, cu_seqlens_q, cu_seqlens_k, cos, sin, positions,
+        max_seqlen_q, max_seqlen_k, scale, out, lse, dout, dlse, delta, dq, dk, dv,
+    ):  # fmt: skip
+        return tuple(gradients)
 
     dq = dq if wanted[0] else runtime.empty_like(q)
 
@@ -122,7 +125,7 @@ def _differentiate(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v)
+    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, max_seqlen_k)
 
     if wanted[1] or wanted[2]:
         dk = dk if wanted[1] else runtime.empty_like(k)
@@ -142,7 +145,7 @@ def _differentiate(
                 ),
             )  # fmt: skip
 
-        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v)
+        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, max_seqlen_k)
     return tuple(gradients)
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  88e55815750de28d
-#   text hash     2a264c033922963a
+#   content hash  bd1dd9f95ed39dbf
+#   text hash     bd683a5eceea82ff
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  88e55815750de28d
-#   text hash     2e88fb4c33da07c4
+#   content hash  bd1dd9f95ed39dbf
+#   text hash     5adeae2fb5a7eee2
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  088b655248013670
-#   text hash     4f7f366b76801cb5
+#   content hash  6c9f2741088cb6ab
+#   text hash     275124804a59c807
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  088b655248013670
-#   text hash     ad0df8c07b67157b
+#   content hash  6c9f2741088cb6ab
+#   text hash     faa0c9fac2e07f1b
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  088b655248013670
-#   text hash     28497ae06d62be58
+#   content hash  6c9f2741088cb6ab
+#   text hash     55bb777d505f1092
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  088b655248013670
-#   text hash     3af1920946318d0e
+#   content hash  6c9f2741088cb6ab
+#   text hash     b3a51b684969ffde
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  088b655248013670
-#   text hash     8c508a0a62e96987
+#   content hash  6c9f2741088cb6ab
+#   text hash     62c5c3f7aa5866a8
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  16972e6354b2a957
-#   text hash     4a030bbb8e3bb34a
+#   content hash  4c723e427b838c72
+#   text hash     cb2d012cb7a86609
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

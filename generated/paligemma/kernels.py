@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  16972e6354b2a957
-#   text hash     a2b6f147a97577e1
+#   content hash  4c723e427b838c72
+#   text hash     b358a6bf2b69dabc
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  16972e6354b2a957
-#   text hash     7ec407ee778522a0
+#   content hash  4c723e427b838c72
+#   text hash     08223a8816562678
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  16972e6354b2a957
-#   text hash     d1bcd8924611e821
+#   content hash  4c723e427b838c72
+#   text hash     30efb0777e42c9f6
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

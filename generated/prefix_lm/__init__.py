@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  dcc92089f16b8286
-#   text hash     a715940250ec8a11
+#   content hash  48e588151712bde1
+#   text hash     e7c1c61174032caa
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

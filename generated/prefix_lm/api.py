@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  dcc92089f16b8286
-#   text hash     5fdfb2502702a0ef
+#   content hash  48e588151712bde1
+#   text hash     b5e540c4c459bd72
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

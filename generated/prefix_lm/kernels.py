@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  dcc92089f16b8286
-#   text hash     591b2391107000ee
+#   content hash  48e588151712bde1
+#   text hash     2136d720d09fc1fc
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

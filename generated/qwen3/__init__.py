@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2294cf75a0d80641
-#   text hash     f9f88d0597887179
+#   content hash  eb086618be54ae2e
+#   text hash     9e00b0cc3925aa79
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2294cf75a0d80641
-#   text hash     39b5ab6c25bdf67a
+#   content hash  eb086618be54ae2e
+#   text hash     b3c27bc580bd0c5d
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2294cf75a0d80641
-#   text hash     a18a15ddd810785f
+#   content hash  eb086618be54ae2e
+#   text hash     828a90f2f188babc
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2294cf75a0d80641
-#   text hash     c6de80c916757671
+#   content hash  eb086618be54ae2e
+#   text hash     4bfec992fc951423
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2294cf75a0d80641
-#   text hash     c9ee7be4c02ad1a9
+#   content hash  eb086618be54ae2e
+#   text hash     061d995ed6e7949a
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9b233b71b1951d61
-#   text hash     ddeebc2d85ac6b77
+#   content hash  b54b3b0432d213ca
+#   text hash     103be56b50bd3a07
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9b233b71b1951d61
-#   text hash     19fcbdfb9bfeb613
+#   content hash  b54b3b0432d213ca
+#   text hash     84b12901c08f7e22
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

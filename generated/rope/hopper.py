@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9b233b71b1951d61
-#   text hash     c0c5cd52eb696a0c
+#   content hash  b54b3b0432d213ca
+#   text hash     8a9c60654db057f3
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

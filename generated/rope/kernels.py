@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9b233b71b1951d61
-#   text hash     e882e77cf4ea0162
+#   content hash  b54b3b0432d213ca
+#   text hash     1392f47153e8deab
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9b233b71b1951d61
-#   text hash     94b2fb2276c9b1c9
+#   content hash  b54b3b0432d213ca
+#   text hash     f6dc4c095ac9446e
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

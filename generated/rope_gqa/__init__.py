@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d37d5371e91f4c03
-#   text hash     a5d12c1b52158017
+#   content hash  3678786d8c01a0c9
+#   text hash     1d10f270c4f73ef0
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

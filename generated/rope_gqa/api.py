@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d37d5371e91f4c03
-#   text hash     eeaf5f0086fcbfbd
+#   content hash  3678786d8c01a0c9
+#   text hash     fa8f6571ff0abc3a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

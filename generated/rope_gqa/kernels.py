@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d37d5371e91f4c03
-#   text hash     154664a600b6665e
+#   content hash  3678786d8c01a0c9
+#   text hash     f37e8fde6623987b
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

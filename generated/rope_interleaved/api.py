@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  37c834229efeb607
-#   text hash     291135f4945c1756
+#   content hash  f54367fd0e1e85c2
+#   text hash     f531f4c6907af350
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

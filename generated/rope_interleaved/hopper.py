@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  37c834229efeb607
-#   text hash     d44b8002a757e599
+#   content hash  f54367fd0e1e85c2
+#   text hash     6ed1ae0679fc6b64
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  37c834229efeb607
-#   text hash     9e9db9a642b976c5
+#   content hash  f54367fd0e1e85c2
+#   text hash     0dabd49b213fbc5c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

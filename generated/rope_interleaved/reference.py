@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  37c834229efeb607
-#   text hash     caa7537f742b7c12
+#   content hash  f54367fd0e1e85c2
+#   text hash     bfa88590507fe68b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

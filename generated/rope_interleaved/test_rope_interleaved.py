@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  37c834229efeb607
-#   text hash     fccaceabb33e6418
+#   content hash  f54367fd0e1e85c2
+#   text hash     c96d037465f41ee9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4207826b600dca36
-#   text hash     838f8c1fa82ab7a6
+#   content hash  e10a179e45bc7631
+#   text hash     252a860ef9995080
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

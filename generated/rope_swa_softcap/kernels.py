@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4207826b600dca36
-#   text hash     762bdda6b839ac5b
+#   content hash  e10a179e45bc7631
+#   text hash     619825991b63bbd2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

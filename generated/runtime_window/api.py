@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cb5c8933f1aa3a6a
-#   text hash     9a73a4edf5661d3e
+#   content hash  10e8b36bf1d14a13
+#   text hash     83d5ff80d36346e5
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

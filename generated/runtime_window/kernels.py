@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cb5c8933f1aa3a6a
-#   text hash     0627b0f421a275ea
+#   content hash  10e8b36bf1d14a13
+#   text hash     9200b465d7240d93
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cb5c8933f1aa3a6a
-#   text hash     f19c43a9d46c297f
+#   content hash  10e8b36bf1d14a13
+#   text hash     a116a8fb52e96fad
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

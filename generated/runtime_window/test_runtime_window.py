@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cb5c8933f1aa3a6a
-#   text hash     3dddf94ebffa0cb7
+#   content hash  10e8b36bf1d14a13
+#   text hash     f16c6ba5243e3d91
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  cdf6db388a6b7261
-#   text hash     0fa57afccb62fd27
+#   content hash  c9b0912160dd5328
+#   text hash     b22cc72341ba8f9a
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  cdf6db388a6b7261
-#   text hash     7f504bb3ea251f35
+#   content hash  c9b0912160dd5328
+#   text hash     8114fd9bf5e71b28
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  cdf6db388a6b7261
-#   text hash     1f248cc73aad13ff
+#   content hash  c9b0912160dd5328
+#   text hash     7bbfc3160284c8c0
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  cdf6db388a6b7261
-#   text hash     f0b6433c7b614d55
+#   content hash  c9b0912160dd5328
+#   text hash     9a9bba1b4c269847
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  cdf6db388a6b7261
-#   text hash     1d9d73ee8a14df6a
+#   content hash  c9b0912160dd5328
+#   text hash     d29c6192d9f67b3b
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ee6ede24a5f64d47
-#   text hash     87bcdf7a9ae0339a
+#   content hash  44462a7a5b8e4fd9
+#   text hash     2dcd2722b350eb50
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

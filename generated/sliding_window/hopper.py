@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ee6ede24a5f64d47
-#   text hash     0aab137adc17dfac
+#   content hash  44462a7a5b8e4fd9
+#   text hash     dd5556cf38f9a1f9
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

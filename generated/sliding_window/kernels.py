@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ee6ede24a5f64d47
-#   text hash     e7b38d76ac3be0fc
+#   content hash  44462a7a5b8e4fd9
+#   text hash     28998e4792cab5fd
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ee6ede24a5f64d47
-#   text hash     b1e93578d488bb60
+#   content hash  44462a7a5b8e4fd9
+#   text hash     46e38b26d5cdc466
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ee6ede24a5f64d47
-#   text hash     86710768300589fc
+#   content hash  44462a7a5b8e4fd9
+#   text hash     25a3b8b39e716210
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

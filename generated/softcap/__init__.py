@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2dfd7d86700ee909
-#   text hash     415b5a771ae5ae3f
+#   content hash  205ef4777480aad3
+#   text hash     905bd766fa113f16
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2dfd7d86700ee909
-#   text hash     f198b4560832c73d
+#   content hash  205ef4777480aad3
+#   text hash     d4205c69354689d7
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2dfd7d86700ee909
-#   text hash     c0f780c24d5d0078
+#   content hash  205ef4777480aad3
+#   text hash     3a1519ac431ebd54
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2dfd7d86700ee909
-#   text hash     9256623094e89d76
+#   content hash  205ef4777480aad3
+#   text hash     50d07b91df298975
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

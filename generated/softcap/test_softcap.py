@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2dfd7d86700ee909
-#   text hash     3a3b76095b589bd9
+#   content hash  205ef4777480aad3
+#   text hash     c7573608ecbcb058
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

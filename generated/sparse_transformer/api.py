@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  17fcb20148de6b92
-#   text hash     838ab9b09eabf55d
+#   content hash  7dcc532292974742
+#   text hash     e8503520bc985181
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  17fcb20148de6b92
-#   text hash     0c3c16c01d497833
+#   content hash  7dcc532292974742
+#   text hash     4579bb22a2a55c18
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -34,9 +34,9 @@ def _attend(
     cache = runtime.LaunchCache.of("attend", q, k, v)
     q, k, v = cache.readable(q, k, v)
 
-    def launch(block_m, block_n, warps, stages, kernel=kernels.forward):
+    def launch(block_m, block_n, warps, stages, kernels=kernels):
         runtime.launch(
-            cache, kernel, (block_m, block_n), (q, k, v, out, lse, float(scale)),
+            cache, kernels.forward, (block_m, block_n), (q, k, v, out, lse, float(scale)),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, block_m, block_n),
@@ -44,15 +44,14 @@ def _attend(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "forward", launch, q, v)
+    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1])
     return out, lse
 
 
 def _outputs(q, v):
     batch, rows, heads, _ = q.shape
-    out = q.new_empty(batch, rows, heads, v.shape[-1])
     lse = q.new_empty(batch, heads, rows, dtype=torch.float32)
-    return out, lse
+    return q.new_empty(batch, rows, heads, v.shape[-1]), lse
 
 
 @_attend.register_fake
@@ -80,12 +79,15 @@ def _differentiate(
         return tuple(x.zero_() for x in runtime.empty_gradients(wanted, q, k, v))
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v)
     cache = runtime.LaunchCache.of(
-        "differentiate", q, k, v,
-        out, dout, lse.data_ptr() % 16, dlse is None, *wanted,
+        "differentiate", q, k, v, out, dout, lse.data_ptr() % 16, dlse is None, *wanted,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
+    if runtime.differentiated(  # on Hopper GPUs, all at once
+        cache, tiles, wanted[:3], k.shape[1], q, k, v, scale, out, lse, dout, dlse, delta, dq, dk, dv,
+    ):  # fmt: skip
+        return tuple(gradients)
 
     dq = dq if wanted[0] else runtime.empty_like(q)
 
@@ -100,7 +102,7 @@ def _differentiate(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v)
+    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1])
 
     if wanted[1] or wanted[2]:
         dk = dk if wanted[1] else runtime.empty_like(k)
@@ -118,7 +120,7 @@ def _differentiate(
                 ),
             )  # fmt: skip
 
-        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v)
+        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1])
     return tuple(gradients)
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  17fcb20148de6b92
-#   text hash     6436b8cb6a11a2bb
+#   content hash  7dcc532292974742
+#   text hash     d6922fd5f308a484
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  17fcb20148de6b92
-#   text hash     3e2cc9828e0aa3a1
+#   content hash  7dcc532292974742
+#   text hash     f53f0fd480b7b1fb
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -67,14 +67,19 @@ TILES_FP32 = {
     },
 }
 
-# float16 and bfloat16, by columns of a tile; kernels of hopper.py, a worker of four warps for each 64 queries
+# float16 and bfloat16, by columns of a tile; kernels for Hopper GPUs, a worker of four warps for each 64 queries,
+# backward for each 64 keys
 TILES_HOPPER = {
     "forward": {
         64: (192, 128, 12, 3),
         128: (128, 128, 8, 2),
         256: (128, 64, 8, 2),
     },
+    "backward": {
+        64: (128, 128, 8, 2),
+        128: (64, 128, 8, 2),
+    },
 }
 
-# those of them at which these kernels outrun the portable ones
-HOPPER_IS_FASTER = ()
+# from how many keys of the longest sequence on these kernels outrun the portable ones
+HOPPER_IS_FASTER = {"forward": {}, "backward": {128: 2048}}

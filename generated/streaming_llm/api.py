@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3d6c8c1d24027c93
-#   text hash     3f7af5f8777c3e19
+#   content hash  1faf60dc727202dc
+#   text hash     30b15c7b06e2cd56
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

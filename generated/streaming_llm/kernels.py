@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3d6c8c1d24027c93
-#   text hash     045f55910f4623c1
+#   content hash  1faf60dc727202dc
+#   text hash     901d4936b5bf6685
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3d6c8c1d24027c93
-#   text hash     1269281611fbb962
+#   content hash  1faf60dc727202dc
+#   text hash     7e403ef23eb1485b
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3d6c8c1d24027c93
-#   text hash     85067cd1a6ff3287
+#   content hash  1faf60dc727202dc
+#   text hash     7a9acdb3e5c56fb4
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

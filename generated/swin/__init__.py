@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d688f40630fb1a26
-#   text hash     310fb2acbaa87a3b
+#   content hash  b628f8ebc76839b6
+#   text hash     630faf18b56a07dc
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d688f40630fb1a26
-#   text hash     a9d56c34562ebb48
+#   content hash  b628f8ebc76839b6
+#   text hash     5833df2a55eb8f6a
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d688f40630fb1a26
-#   text hash     2fd24350c5e8bc4f
+#   content hash  b628f8ebc76839b6
+#   text hash     2864a1bee654a979
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d688f40630fb1a26
-#   text hash     517b80be0deb3334
+#   content hash  b628f8ebc76839b6
+#   text hash     465c1f358e639008
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d688f40630fb1a26
-#   text hash     7256bbce1c4f7653
+#   content hash  b628f8ebc76839b6
+#   text hash     c3763c0847773e3b
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -67,14 +67,19 @@ TILES_FP32 = {
     },
 }
 
-# float16 and bfloat16, by columns of a tile; kernels of hopper.py, a worker of four warps for each 64 queries
+# float16 and bfloat16, by columns of a tile; kernels for Hopper GPUs, a worker of four warps for each 64 queries,
+# backward for each 64 keys
 TILES_HOPPER = {
     "forward": {
         64: (128, 64, 8, 3),
         128: (128, 64, 8, 3),
         256: (128, 64, 8, 2),
     },
+    "backward": {
+        64: (128, 128, 8, 2),
+        128: (64, 128, 8, 2),
+    },
 }
 
-# those of them at which these kernels outrun the portable ones
-HOPPER_IS_FASTER = (64, 128)
+# from how many keys of the longest sequence on these kernels outrun the portable ones
+HOPPER_IS_FASTER = {"forward": {64: 0, 128: 0}, "backward": {64: 4096, 128: 0}}

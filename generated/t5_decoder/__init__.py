@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ab70d631c8e88719
-#   text hash     0da7237615b7cb14
+#   content hash  bcf5f45c0f11a794
+#   text hash     7c67500e6441d6f8
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

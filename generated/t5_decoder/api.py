@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ab70d631c8e88719
-#   text hash     50559ea9efd43f53
+#   content hash  bcf5f45c0f11a794
+#   text hash     069239165be4abeb
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ab70d631c8e88719
-#   text hash     13fb12aaf4a871e8
+#   content hash  bcf5f45c0f11a794
+#   text hash     be768bf4b5c71ee2
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ab70d631c8e88719
-#   text hash     2f880e1023055667
+#   content hash  bcf5f45c0f11a794
+#   text hash     7389cfe60ecde417
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ab70d631c8e88719
-#   text hash     223d79a84d12b560
+#   content hash  bcf5f45c0f11a794
+#   text hash     035398e3eb97ad01
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d6762c1e1924a34a
-#   text hash     87ea1e3af4e3292f
+#   content hash  258694a273488900
+#   text hash     68f2a1b726d2b4bd
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d6762c1e1924a34a
-#   text hash     c6145001c48ad6bd
+#   content hash  258694a273488900
+#   text hash     3d099cd7f8a7d5c2
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d6762c1e1924a34a
-#   text hash     ab2c0b2fe97499f1
+#   content hash  258694a273488900
+#   text hash     0e16f5a3a17ef1c4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

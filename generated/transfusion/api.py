@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0ccd8942955f1026
-#   text hash     a6cf9d2092b8f3c2
+#   content hash  065c37f336c190d2
+#   text hash     332e020162646b95
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

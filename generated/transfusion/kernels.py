@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0ccd8942955f1026
-#   text hash     d7102945ff17048c
+#   content hash  065c37f336c190d2
+#   text hash     dd8107938293912f
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

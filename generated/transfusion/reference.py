@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0ccd8942955f1026
-#   text hash     bc3a44ead7b0cc05
+#   content hash  065c37f336c190d2
+#   text hash     e1e1ccb8b44d4b6c
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

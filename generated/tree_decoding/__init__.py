@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  06a92f2d819fddf0
-#   text hash     8014e4a138e102ed
+#   content hash  23a2c7c2cc2e11ac
+#   text hash     cb09a536f78abefe
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

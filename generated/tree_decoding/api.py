@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  06a92f2d819fddf0
-#   text hash     eb307f158ca9d2c9
+#   content hash  23a2c7c2cc2e11ac
+#   text hash     8c57f392e266898f
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

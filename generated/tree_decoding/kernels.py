@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  06a92f2d819fddf0
-#   text hash     23946a98ac2e8083
+#   content hash  23a2c7c2cc2e11ac
+#   text hash     7af0875a8962133f
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

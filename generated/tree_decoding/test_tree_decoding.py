@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  06a92f2d819fddf0
-#   text hash     0ce59d4d0fdfefdf
+#   content hash  23a2c7c2cc2e11ac
+#   text hash     6e7536a5f059b5c7
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

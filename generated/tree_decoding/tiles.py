@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  06a92f2d819fddf0
-#   text hash     1ea5cb8c5808292d
+#   content hash  23a2c7c2cc2e11ac
+#   text hash     704fb871d6b5113e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -67,14 +67,19 @@ TILES_FP32 = {
     },
 }
 
-# float16 and bfloat16, by columns of a tile; kernels of hopper.py, a worker of four warps for each 64 queries
+# float16 and bfloat16, by columns of a tile; kernels for Hopper GPUs, a worker of four warps for each 64 queries,
+# backward for each 64 keys
 TILES_HOPPER = {
     "forward": {
         64: (128, 64, 8, 3),
         128: (128, 64, 8, 3),
         256: (128, 64, 8, 2),
     },
+    "backward": {
+        64: (128, 128, 8, 2),
+        128: (64, 128, 8, 2),
+    },
 }
 
-# those of them at which these kernels outrun the portable ones
-HOPPER_IS_FASTER = (64, 128)
+# from how many keys of the longest sequence on these kernels outrun the portable ones
+HOPPER_IS_FASTER = {"forward": {64: 0, 128: 0}, "backward": {64: 4096, 128: 0}}

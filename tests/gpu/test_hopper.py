@@ -6,7 +6,6 @@ import importlib
 import sys
 import warnings
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -32,11 +31,19 @@ class Package:
         out, lse = self.module.attention(*args, **more, return_lse=True)
         return out, lse
 
-    @property
-    def kernels(self) -> list[ModuleType]:
-        """The modules of the forward kernels that ran."""
-        chosen = [cache.tiles["forward"] for cache in self.runtime.LaunchCache.known.values() if cache.tiles]
-        return [tile[4].__module__.rpartition(".")[2] if len(tile) > 4 else "kernels" for tile in chosen]
+    def gradients(self, target: str, *args: torch.Tensor, **more: Any) -> tuple[torch.Tensor, ...]:
+        """The gradients of q, k and v by those of out and of the LSE, which are the same for all targets."""
+        learned = [x.detach().requires_grad_() for x in args]
+        out, lse = self.call(target, *learned, **more)
+        make = torch.Generator("cuda").manual_seed(1)
+        dout, dlse = (torch.randn(x.shape, generator=make, device="cuda").to(x.dtype) for x in (out, lse))
+        return torch.autograd.grad((out, lse), learned, (dout, dlse))
+
+    def kernels(self, name: str = "forward") -> list[str]:
+        """The modules of the kernels of a pass that ran."""
+        known = self.runtime.LaunchCache.known.values()
+        chosen = [cache.tiles[name] for cache in known if name in cache.tiles]
+        return [tile[4].__name__.rpartition(".")[2] if len(tile) > 4 else "kernels" for tile in chosen]
 
 
 def random(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
@@ -67,11 +74,70 @@ def test_results_are_those_of_the_portable_kernels(
     k, v = (random(batch, keys, kv_heads, size, dtype=torch.float16) for _ in range(2))
     package = Package(name, monkeypatch)
     out, lse = package.call("hopper", q, k, v)
-    assert package.kernels == ["hopper"]
+    assert package.kernels() == ["hopper"]
     expected, expected_lse = package.call("portable", q, k, v)
-    assert package.kernels == ["kernels"]
+    assert package.kernels() == ["kernels"]
     torch.testing.assert_close(lse, expected_lse, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(out, expected, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("name", ["causal", "full", "mistral", "rope_gqa", "softcap"])
+@pytest.mark.parametrize("size", [64, 80, 128])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_gradients_are_those_of_the_portable_kernels(
+    name: str, size: int, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch, heads, kv_heads, rows, keys = shape
+    kv_heads = heads if name == "full" else kv_heads
+    torch.manual_seed(0)
+    q = random(batch, rows, heads, size, dtype=torch.float16)
+    k, v = (random(batch, keys, kv_heads, size, dtype=torch.float16) for _ in range(2))
+    more: dict[str, Any] = {}
+    if name in ("mistral", "rope_gqa"):
+        angles = torch.arange(keys, device="cuda")[:, None] * 10000.0 ** (-torch.arange(size // 2, device="cuda") / 32)
+        more = {"cos": angles.cos(), "sin": angles.sin()}
+    package = Package(name, monkeypatch)
+    found = package.gradients("hopper", q, k, v, **more)
+    assert package.kernels("backward") == ["hopper_launch"]
+    expected = package.gradients("portable", q, k, v, **more)
+    assert package.kernels("backward") == ["kernels"]
+    for x, y in zip(found, expected, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-2, atol=1e-2 * float(y.float().std()))
+
+
+def test_gradients_have_the_same_bits_each_time_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    q, k, v = (random(2, 3000, 4, 128) for _ in range(3))
+    package = Package("causal", monkeypatch)
+    package.gradients("hopper", q, k, v)
+    torch.use_deterministic_algorithms(True)
+    try:
+        first = package.gradients("hopper", q, k, v)
+        assert package.kernels("backward") == []
+        for _ in range(3):
+            again = package.gradients("hopper", q, k, v)
+            assert all(torch.equal(x, y) for x, y in zip(first, again, strict=True))
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_gradients_see_nothing_of_the_next_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    cuts = torch.tensor([0, 70, 71, 300, 556], device="cuda", dtype=torch.int32)
+    q, k, v = (random(600, 4, 128) for _ in range(3))
+    package = Package("packed_full", monkeypatch)
+    more = {"cu_seqlens": cuts, "max_seqlen": 256}
+    found = package.gradients("hopper", q, k, v, **more)
+    assert package.kernels("backward") == ["hopper_launch"]
+    expected = package.gradients("portable", q, k, v, **more)
+    for x in (q, k, v):
+        x[70:71], x[300:] = float("nan"), float("nan")
+    spoilt = package.gradients("hopper", q, k, v, **more)
+    for x, y, z in zip(found, expected, spoilt, strict=True):
+        assert torch.equal(x[556:], torch.zeros_like(x[556:]))
+        torch.testing.assert_close(x, y, rtol=2e-2, atol=2e-2)
+        for rows in (slice(0, 70), slice(71, 300)):
+            torch.testing.assert_close(x[rows], z[rows], rtol=2e-2, atol=2e-2)
 
 
 def test_a_row_has_the_same_bits_alone_and_in_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +175,7 @@ def test_a_failure_to_compile_is_told_once(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(package.runtime, "unwilling", set())
     with pytest.warns(UserWarning, match="portable kernels take the place"):
         package.call("", q, k, v)
-    assert package.kernels == ["kernels"]
+    assert package.kernels() == ["kernels"]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         package.call("", q, k, v)

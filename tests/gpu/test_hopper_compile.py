@@ -22,24 +22,35 @@ from attnforge.language import spec
 from attnforge.plan import plan
 from attnforge.source import resources
 
-name = sys.argv[1]
+name, kind, size = sys.argv[1], sys.argv[2], int(sys.argv[3])
 path = pathlib.Path("specs") / f"{name}.yaml"
 planned = plan.build(spec.load(path, terms=resources.terms_for(path)))
-block_m, block_n, _, stages = planned.tables.hopper["forward"][128]
-sizes = dict(GROUP=2, DV=128, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=128, BLOCK_DV=128, STAGES=stages, Q_STAGES=2)
+planned_kernel = planned.hopper.forward if kind == "forward" else planned.hopper.backward.kernel
+block_m, block_n, _, stages = planned.tables.hopper[kind][size]
+sizes = dict(GROUP=2, D=size, DV=size, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=size, BLOCK_DV=size, STAGES=stages)
+sizes |= dict(Q_STAGES=2, TILE_AXIS=1)
 lead = [1] * (planned.storage.coordinates("q", "h", "0").count(",") - 1)
+halves = ("q_desc",) if kind == "forward" else ("k_desc", "v_desc")
 signature = {}
-for p in planned.hopper.kernel.parameters:
-    rows = 64 if p.name == "q_desc" else block_n
-    layout = gl.NVMMASharedLayout.get_default_for([*lead, rows, 128], gl.bfloat16)
-    tiles = f"tensordesc<bf16{[*lead, rows, 128]},{layout!r}>"
-    kinds = {"constexpr": "constexpr", "tiles": tiles, "rows": "*" + p.element, "*T": "*bf16"}
+for p in planned_kernel.parameters:
+    rows = 64 if p.name in halves else block_n if p.name in ("k_desc", "v_desc") else block_m
+    layout = gl.NVMMASharedLayout.get_default_for([*lead, rows, size], gl.bfloat16)
+    plain = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=2)
+    kinds = {
+        "constexpr": "constexpr",
+        "tiles": f"tensordesc<bf16{[*lead, rows, size]},{layout!r}>",
+        "fragments": f"tensordesc<fp32[16, 256],{plain!r}>",
+        "rows": "*" + p.element,
+        "*T": "*bf16",
+    }
     signature[p.name] = "constexpr" if p.absent else kinds.get(p.type, p.type)
 constants = {name: size for name, size in sizes.items() if name in signature}
-constants |= {p.name: None for p in planned.hopper.kernel.parameters if p.absent}
-kernel = importlib.import_module(f"generated.{name}.hopper").forward
+constants |= {p.name: None for p in planned_kernel.parameters if p.absent}
+file = {"forward": "hopper", "backward": "hopper_backward"}[kind]
+kernel = getattr(importlib.import_module(f"generated.{name}.{file}"), kind)
 source = GluonASTSource(kernel, signature, constants, {})
-made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=dict(num_warps=4, maxnreg=168))
+options = dict(num_warps=4, maxnreg=128 if block_m == 192 else 168)
+made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
 text = pathlib.Path(tempfile.mkdtemp()) / "kernel.ptx"
 text.write_text(made.asm["ptx"])
 ptxas = pathlib.Path(triton.__file__).parent / "backends/nvidia/bin/ptxas"
@@ -49,12 +60,24 @@ print(made.asm["ptx"].count("wgmma.mma_async"), "serialized" in told.stderr)
 """
 
 
-@pytest.mark.parametrize("name", ["causal", "packed_log_decay", "gpt_oss_window"])
-def test_products_are_not_serialized(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "kind", "size"),
+    [
+        ("causal", "forward", 128),
+        ("packed_log_decay", "forward", 128),
+        ("gpt_oss_window", "forward", 128),
+        ("causal", "backward", 128),
+        ("causal", "backward", 64),
+        ("packed_rope", "backward", 128),
+        ("gemma2_local", "backward", 128),
+    ],
+)
+def test_products_are_not_serialized(name: str, kind: str, size: int) -> None:
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {
         "PYTHONPATH": f"{ROOT}:{ROOT / 'generator'}"
     }
-    done = subprocess.run([sys.executable, "-c", CODE, name], cwd=ROOT, env=env, capture_output=True, text=True)
+    command = [sys.executable, "-c", CODE, name, kind, str(size)]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     products, serialized = done.stdout.split()
     assert int(products) > 0

@@ -37,7 +37,7 @@ def test_products_of_distant_positions(name: str, tmp_path: Path, monkeypatch: p
     if not GPU:
         # the interpreter takes tiles as large as it likes them
         runtime = importlib.import_module(f"{name}.runtime")
-        monkeypatch.setattr(runtime, "launch_tuned", lambda cache, tables, kernel, start, *_: start(16, 512, 4, 1))
+        monkeypatch.setattr(runtime, "launch_tuned", lambda cache, tables, kernel, start, *more: start(16, 512, 4, 1))
     try:
         check(name, attention)
     finally:

@@ -50,6 +50,6 @@ def results(function: str, name: str) -> tuple[torch.Tensor, ...]:
 def test_tiles_of_any_shape(name: str, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     package(name)
     runtime = importlib.import_module(f"shaped_{name}.runtime")
-    monkeypatch.setattr(runtime, "launch_tuned", lambda cache, tables, name, start, *_: start(*shape, 4, 1))
+    monkeypatch.setattr(runtime, "launch_tuned", lambda cache, tables, name, start, *more: start(*shape, 4, 1))
     for found, right in zip(results("attention", name), results("reference", name), strict=True):
         torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-4)

@@ -87,7 +87,8 @@ class Loops:
         tile: tuple[Block, ...] = (Statement(self.start, f"i * {self.tiles.block}"), Statement("mixed", mixed))
         if self.backwards:
             tile = (Statement("i", f"first + {end} - 1 - j", label="from the diagonal back"), *tile)
-        body = (*tile, self.step("mixed", "False"))
+        call = self.step("mixed", "False")
+        body = (*(tile if "mixed" in call.reads else tile[:-1]), call)
         loop = Loop("j" if self.backwards else "i", "first", end, body, self.stages)
         if not self.tails:
             return (loop,)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ..expressions.inputs import Input
 from .statements import Block, Bundle, Call
 
-_LOADED = ("tiles", "rows")
+_LOADED = ("tiles", "rows", "fragments")
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,8 @@ class Parameter:
     """A parameter of a kernel, and the launcher's text for it."""
 
     name: str
-    # tiles, rows (a value of each), *T (pointer to elements as q has them), *fp32, *i32, *i1, i32, fp32, constexpr
+    # tiles, rows (a value of each), fragments (tiles as products leave them), *T (pointer to elements as q has them),
+    # *fp32, *i32, *i1, i32, fp32, constexpr
     type: str
     given: str
     block: tuple[str, ...] = ()  # rows and columns of tiles; of rows, how many
@@ -28,6 +29,8 @@ class Parameter:
     @property
     def loaded(self) -> str:
         """The launcher's text for what tiles or values of rows are loaded by."""
+        if self.type == "fragments":
+            return f"runtime.fragment_source({self.given})"
         rows = self.block[0].lower()
         if self.type == "tiles":
             return f"runtime.tile_source({', '.join(filter(None, (self.given, rows, self.condition)))})"

@@ -154,6 +154,12 @@ class Plan:
         return (*self.tensors, *self.storage.limits, *(("_seed_kind(seed)",) if self.spec.dropout else ()))
 
     @property
+    def given_back(self) -> tuple[str, ...]:
+        """What a launch of the whole backward pass is handed: all that it reads, and what it fills in."""
+        results = ("out", "lse", "dout", "dlse", "delta", "dq", "dk", "dv")
+        return (*self.tensors, *self.prepared, *self.numbers, *results)
+
+    @property
     def floats(self) -> tuple[Argument, ...]:
         """The tensors beside q, k and v that a caller could want a gradient of."""
         return tuple(a for a in self.arguments if (a.kind, a.dtype) == ("tensor", "float"))
@@ -247,15 +253,13 @@ def build(spec: Spec) -> Plan:
     states = (analysis.key_states, analysis.query_states)
     helpers |= {name for found in states if found for name in found.helpers}
     tuned = tiles.tuned(spec.path)
-    given = tiles.tables(analysis.by_query.weight, spec.packed, spec.algorithm.name).tuned(tuned)
+    weight = analysis.by_query.weight
+    given = tiles.tables(weight, spec.packed, spec.algorithm.name, analysis.keys.left).tuned(tuned)
 
     def also(table: tiles.Table) -> tiles.Table:
         kept = table if spec.algorithm.backward else {"forward": table["forward"]}
         return kept | {pair.kernel.name: table["backward_dkv"] for pair in kernels.pairs}
 
-    if analysis.keys.left and analysis.by_query.weight != "heavy":
-        # where few keys are visible, tiles of the size that these kernels need hold much that is hidden
-        given = given._replace(faster=())
     written = sections.build(kernels, frozenset(helpers), tuple(x for x in spec.inputs if x.default))
     names = frozenset(function.defines for section in written for function in section.functions) | {"LOG2E", "GRAIN"}
     return Plan(

@@ -108,6 +108,7 @@ class Loop:
     end: str
     body: tuple[Block, ...]
     stages: int | None = None  # None: as the launch says
+    static: bool = False  # whether the compiler writes it out
 
     @property
     def reads(self) -> frozenset[str]:
@@ -117,7 +118,8 @@ class Loop:
     def lines(self) -> Iterator[str]:
         """Its lines in a kernel."""
         stages = f", num_stages={self.stages}" if self.stages else ""
-        yield f"for {self.index} in tl.range({self.begin}, {self.end}{stages}):"
+        kind = "gl.static_range" if self.static else "tl.range"
+        yield f"for {self.index} in {kind}({self.begin}, {self.end}{stages}):"
         yield from (f"    {line}" for line in lines(self.body))
 
 

@@ -28,6 +28,8 @@ class Dense:
     sequences = "q.shape[0]"  # text of how many there are
     heads = "q.shape[0], q.shape[2]"  # text of how many batch entries and heads there are
     counted = ("q", "k")  # what tells how many parts of queries and of keys there are
+    # text of how many rows a tensor has that holds whole tiles for each sequence and head
+    tiled = "q.shape[0] * q.shape[2] * runtime.cdiv(q.shape[1], block_m) * block_m"
     nothing = "out.numel() == 0 or k.numel() == 0"  # text of whether no query sees a key
     # text of whether descriptors can read values of queries by position: from multiples of 16 bytes on
     level = "entries is None and (k.shape[1] - q.shape[1]) % 8 == 0"
@@ -106,6 +108,11 @@ class Dense:
         """Text of the first of a head's rows in lse and delta, where descriptors can read."""
         return "(b.to(tl.int64) * Hq + h) * q_total + q_offset"
 
+    @property
+    def tiled_rows(self) -> str:
+        """Text of the first of a head's rows in a tensor that has whole tiles for each sequence."""
+        return "(b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M"
+
     def head_tokens(self, given: Input) -> str:
         """Text of the first of a head's tokens in an input's gradient."""
         return "(b.to(tl.int64) * Hq + h) * k_total" + ("" if given.scan else " + k_offset")
@@ -149,6 +156,7 @@ class Packed:
     sequences = "(cu_seqlens_q.shape[0] - 1)"
     heads = "q.shape[1]"
     counted = ("q", "cu_seqlens_q", *longest)
+    tiled = "q.shape[1] * (q.shape[0] // block_m + cu_seqlens_q.shape[0] - 1) * block_m"
     nothing = "0 in (out.numel(), k.numel(), max_seqlen_q, max_seqlen_k, cu_seqlens_q.shape[0] - 1)"
     level = "cu_seqlens_q.data_ptr() == cu_seqlens_k.data_ptr()"
     whole = ""
@@ -240,6 +248,11 @@ class Packed:
     def head_rows(self) -> str:
         """Text of the first of a head's rows in lse and delta, where descriptors can read."""
         return "tl.cast(h, tl.int64) * q_rows + q_aligned"
+
+    @property
+    def tiled_rows(self) -> str:
+        """Text of the first of a head's rows in a tensor that has whole tiles for each sequence."""
+        return "(tl.cast(h, tl.int64) * (q_total // BLOCK_M + sequences) + q_offset // BLOCK_M + b) * BLOCK_M"
 
     def head_tokens(self, given: Input) -> str:
         """Text of the first of a head's tokens in an input's gradient."""

@@ -47,7 +47,7 @@ class Tables(NamedTuple):
     half: dict[str, Table]  # of float16 and bfloat16, by family
     single: Table  # of float32
     hopper: dict[str, dict[int, Tile]]  # of float16 and bfloat16, for kernels of their own on Hopper GPUs
-    faster: tuple[int, ...]  # the head sizes at which those outrun the others
+    faster: dict[str, dict[int, int]]  # by pass and head size, from how many keys on those outrun the others
 
     def of(self, arch: str, dtype: str) -> Table:
         """The table for an architecture such as sm_90, and fp16, bf16 or fp32."""
@@ -75,20 +75,25 @@ WEIGHTS: tuple[Weight, ...] = get_args(Weight)  # each builds on the one before
 
 
 @functools.cache
-def tables(weight: Weight, packed: bool = False, algorithm: str = "") -> Tables:
-    """The tables that come with the generator; packed sequences and earlier algorithms have some rows of their own."""
+def tables(weight: Weight, packed: bool = False, algorithm: str = "", left: bool = False) -> Tables:
+    """The tables that come with the generator; packed sequences and earlier algorithms have some rows of their own.
+
+    `left`: whether masks hide early keys.
+    """
     found = yaml.safe_load((Path(__file__).parent / "tiles.yaml").read_text(encoding="utf-8"))
     layers = (*WEIGHTS[: WEIGHTS.index(weight) + 1], *(("packed", f"packed_{weight}") if packed else ()), algorithm)
     hopper = {
         kernel: {size: tiles[0] for size, tiles in sizes.items()}
         for kernel, sizes in _table(found["hopper"], layers).items()
     }
-    faster = next(found["faster"][layer] for layer in reversed(layers) if layer in found["faster"])
+    faster: dict[str, dict[int, int]] = {}
+    for layer in (*layers, *(("left",) if left and weight != "heavy" else ())):
+        faster |= found["faster"].get(layer, {})
     return Tables(
         {arch: _table(given, layers) for arch, given in found["half"].items()},
         _table(found["single"], layers),
         hopper,
-        tuple(faster),
+        faster,
     )
 
 

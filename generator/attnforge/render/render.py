@@ -42,9 +42,16 @@ class TemplateFault(Exception):
 def render(spec: Spec) -> dict[str, str]:
     """The names and texts of the files that make up the package of a spec."""
     values = _values(spec)
-    files = _FILES | ({"hopper.py": "hopper/hopper.py.jinja"} if values["plan"].hopper else {})
+    files = _FILES | {f"{name}.py": f"hopper/{name}.py.jinja" for name in hopper_files(values["plan"])}
     own = {name.format(name=spec.name): _file(template, values) for name, template in files.items()}
     return own | {name: _shared(template) for name, template in _SHARED.items()}
+
+
+def hopper_files(planned: plan.Plan) -> tuple[str, ...]:
+    """The names of a package's modules for Hopper GPUs."""
+    if not planned.hopper:
+        return ()
+    return ("hopper", *(("hopper_backward", "hopper_launch") if planned.hopper.backward else ()))
 
 
 def file(spec: Spec, name: str) -> str:

@@ -1,47 +1,42 @@
-"""The forward pass for Hopper GPUs, in Gluon: a warp that loads, and workers that multiply, both through all tiles."""
+"""Kernels for Hopper GPUs, in Gluon: the files of a variant's forward and backward pass."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from ...language.spec import MaskTerm
-from .. import programs, softmax
-from ..kernel_terms import KernelTerms
-from ..loops import Loops
-from ..parameters import Function, Kernel, Parameter, Step, jitted
-from ..shared_parameters import TILED, SharedParameters
-from ..statements import Block, Branch, Bundle, Call, Comment, Loop, Statement, lines, names, needed, reads, targets
-from .portable import rows_of_keys
+from ..parameters import Function, Kernel, jitted
+from ..shared_parameters import SharedParameters
+from ..statements import lines, names
+from .hopper_backward import Backward
+from .hopper_forward import Forward
 
-_ORDER = ("items", "tiles", "group", "per_item")
-_STAGED = ("STAGES", "Q_STAGES")
-_ROWS_OF_SCORES, _KEYS_OF_SCORES = "gl.SliceLayout(1, SCORES)", "gl.SliceLayout(0, score.type.layout)"
-_TURNS = ("WORKERS", "WORKER")
-_RUNNING = ("m", "l", "q_tile", "k_start", "buffers", "terms", "STAGES", "BLOCK_N", "SCORES", "OUT")
+_OWN = frozenset({"store_rows", "clear_rows"})  # what Gluon has functions of its own for, of the same names
 
 
 @dataclass(frozen=True)
 class Hopper:
-    """The file of a variant's Hopper kernels."""
+    """The files of a variant's Hopper kernels."""
 
     shared: SharedParameters
     functions: tuple[Function, ...]  # beside those that all such files have
     known: frozenset[str]  # what kernels.py defines
 
     @cached_property
-    def kernel(self) -> Kernel:
+    def forward(self) -> Kernel:
         """The forward pass, worked out for those who print it."""
-        return _Forward(self.shared).kernel
+        return Forward(self.shared).kernel
 
-    @property
-    def imports(self) -> tuple[str, ...]:
-        """What it takes from kernels.py."""
-        found = names(*(line for blocks in self.kernel.blocks.values() for line in lines(blocks)))
-        own = {function.name for function in self.functions}
-        return tuple(sorted(found & self.known - own | {"LOG2E", "partial_row_sums"}))
+    @cached_property
+    def backward(self) -> Backward | None:
+        """The backward pass, if it has one."""
+        found = Backward(self.shared)
+        return found if found.possible else None
+
+    def imports(self, kernel: Kernel, *more: str) -> tuple[str, ...]:
+        """What a file takes from kernels.py for a kernel and by itself."""
+        found = names(*(line for blocks in kernel.blocks.values() for line in lines(blocks)))
+        return tuple(sorted(found & self.known - _OWN | {"LOG2E", *more}))
 
 
 def build(p: SharedParameters, known: frozenset[str]) -> Hopper | None:
@@ -54,280 +49,3 @@ def build(p: SharedParameters, known: frozenset[str]) -> Hopper | None:
         return None
     functions = jitted("hopper/packed", "clear_rows", "clear_behind") if p.storage.cut else ()
     return Hopper(p, functions, known)
-
-
-@dataclass(frozen=True)
-class _Forward:
-    """The forward pass of a variant."""
-
-    shared: SharedParameters
-
-    @cached_property
-    def terms(self) -> KernelTerms:
-        """The spec's terms."""
-        return self.shared.analysis.by_query
-
-    @property
-    def cut(self) -> bool:
-        """True if a tile may reach into the next sequence."""
-        return self.shared.storage.cut
-
-    @cached_property
-    def parts(self) -> tuple[Parameter, ...]:
-        """What the kernel takes: what the portable one does, and the order of its tiles."""
-        p, keys = self.shared, rows_of_keys(self.shared)
-        return (
-            *p.operands(*keys.operands),
-            Parameter("out_ptr", "*T", "out", written=True),
-            Parameter("lse_ptr", "*fp32", "lse", written=True),
-            *p.sizes(),
-            *p.storage.aligned(),
-            *p.given(self.terms),
-            *p.skipped("q"),
-            *p.sunk(),
-            *(Parameter(name, "i32", name) for name in _ORDER),
-            *p.constants(*keys.constants, *(name for name in TILED if name != "PRECISION"), *_STAGED),
-        )
-
-    @cached_property
-    def step(self) -> Step:
-        """The function that makes weights of scores."""
-        terms = self.terms
-        loads = (*terms.loads("step"), *terms.loads("mask"))
-        results, own = ("m", "l", "p", "shrink"), ("m", "l", "score", "k_start")
-        fixed = ("k_len", "scale" if self.shared.spec.scores else "scale_log2")
-        known = {*results, *own, *fixed, "k_pos", *targets(loads)}
-        passed = terms.passed(reads((*terms.score, *terms.keep, *loads)), known)
-        return Step("weigh", results, own, (("terms", (*fixed, *passed)),), ("BLOCK_N",), False)
-
-    @cached_property
-    def loops(self) -> Loops:
-        """How tiles of keys are visited."""
-        a = self.shared.analysis
-        return Loops(a.keys, a.key_states, self.step.call, a.joined, False, self.terms.narrowed)
-
-    @property
-    def spans(self) -> int:
-        """How many ranges of tiles there are."""
-        return len(self.loops.tiles.ends)
-
-    @property
-    def kernel(self) -> Kernel:
-        """The kernel."""
-        p, a, terms = self.shared, self.shared.analysis, self.terms
-        enter = (
-            Statement("early", "place[1]"),
-            Statement("tile", "tl.where(half == 0, tiles - 1 - early, early)"),
-            Statement("head", "place[0] * group + place[2]"),
-            Statement("b, h", "head // Hq, head % Hq"),
-            *a.key_head,
-            Statement("q_start", "tile * BLOCK_M"),
-            *programs.sequence(a, "q", []),
-        )
-        start = softmax.start(p.spec, "gl.full", "64", (_ROWS_OF_SCORES, "SUMS"))
-        cleared = (_cleared(),) if self.cut else ()
-        loads = (*map(_of_worker, programs.rows(a, "q")), *a.scaled, *terms.loads("program"))
-        ranges = reads(self.loops.range)
-        own = needed(loads, {"row"} | ranges | reads((*self.step.packed, *start)))
-        lengths = needed(loads, ranges)
-        stored = {"out_ptr", "lse_ptr", "q_len", "Hq", *names(p.storage.head_rows, p.storage.rows("q"))}
-        work = self._partition(
-            "arguments",
-            reads((*enter, *cleared, *own, *start, *self.step.packed, *self.loops.range)) | stored,
-            ("order", "queries", "buffers"),
-            ("DV", "BLOCK_DV"),
-        )
-        load = self._partition(
-            "lengths",
-            reads((*enter, *lengths, *self.loops.range, *self._load_keys)) | {"Hq"},
-            ("order", "queries", "buffers", "q_desc", "k_desc", "v_desc", *(("v_come",) if self.cut else ())),
-        )
-        blocks: dict[str, tuple[Block, ...]] = {
-            "scored": (
-                *self.step.unpacked,
-                *self._keys,
-                *self._scaled,
-                *map(_shaped, terms.loads("step")),
-                *terms.score,
-            ),
-            "masked": self._masked,
-            "unseen": softmax.unseen(p.spec),
-            "work_unpacked": (work.bundle,),
-            "enter": enter,
-            "cleared": cleared,
-            "own": own,
-            "start": start,
-            "visit": (*self.step.packed, *self._spanned(self._visit)),
-            "empty": softmax.empty(p.spec),
-            "load_unpacked": (load.bundle,),
-            "load_counts": (Statement("ends", "0", label="ends of sequences so far"),) if self.cut else (),
-            "lengths": lengths,
-            "values": self._values,
-            "load_visit": self._spanned((Loop("j", "first", "last", self._load_keys),)),
-            "packed": (
-                *((Statement("v_come", "barriers(1, 1).index(0)"),) if self.cut else ()),
-                dataclasses.replace(work.bundle, packs=True),
-                dataclasses.replace(load.bundle, packs=True),
-                Bundle("order", _ORDER, packs=True),
-            ),
-        }
-        texts = {
-            "there": " & ".join(
-                ("((half == 0) | (early < tiles - 1 - early))", *(("(q_start < q_len)",) if self.cut else ()))
-            ),
-            "first_takes": ", ".join(("at", *_RUNNING)),
-            "takes": ", ".join(("at", "visits", "acc", "packed", *_RUNNING, "WEIGHTS", *_TURNS, "mixed")),
-            "load_keys_takes": ", ".join(self._load_keys_takes),
-            "work_takes": ", ".join(work.taken),
-            "load_takes": ", ".join(load.taken),
-            "ones": "1, " * (p.storage.coordinates("q", "h", "0").count(",") - 1),
-        }
-        return Kernel("forward", self.parts, "hopper/forward.jinja", "", self.step, blocks, texts)
-
-    def _partition(
-        self, bundle: str, read: Iterable[str], given: tuple[str, ...], constants: tuple[str, ...] = ()
-    ) -> _Partition:
-        """What some warps take: the kernel's values that they read, what is `given` besides, and constants."""
-        read = set(read)
-        values = (q.name for q in self.parts if q.type not in ("constexpr", "tiles") and q.name not in _ORDER)
-        fixed = ("BLOCK_M", "BLOCK_N", *_STAGED)
-        more = (q.name for q in self.parts if q.type == "constexpr" and q.name not in (*fixed, *constants))
-        taken = (bundle, *given, *fixed, *(name for name in more if name in read), *constants, "WORKERS")
-        return _Partition(Bundle(bundle, tuple(name for name in values if name in read), packs=False), taken)
-
-    @property
-    def _keys(self) -> tuple[Statement, ...]:
-        """The positions of a tile's keys, as far as terms read them."""
-        terms = self.terms
-        read = reads((*terms.loads("step"), *terms.loads("mask"), *terms.score, *terms.keep))
-        found = needed(programs.rows(self.shared.analysis, "k"), {"k_pos"} | read)
-        value = f"k_start + gl.arange(0, BLOCK_N, {_KEYS_OF_SCORES})"
-        return tuple(dataclasses.replace(x, value=value) if x.target == "k_pos" else x for x in found)
-
-    @property
-    def _masked(self) -> tuple[Block, ...]:
-        """The statements that make `keep`; where no later key is visible, none behind the last one is."""
-        loads, keep = tuple(map(_shaped, self.terms.loads("mask"))), self.terms.keep
-        if any(map(_shows_the_past, self.shared.spec.masks)):
-            return (*loads, dataclasses.replace(keep[0], sign="="), *keep[1:])
-        return (*loads, Statement("keep", "(k_pos < k_len)[None, :]"), *keep)
-
-    @property
-    def _scaled(self) -> tuple[Statement, ...]:
-        scaling = self.shared.analysis.scaling
-        return (Statement("score", f"score{scaling}"),) if scaling else ()
-
-    def _spanned(self, visit: tuple[Block, ...]) -> tuple[Block, ...]:
-        """The visit of each range of tiles, once the range is worked out."""
-        body = (*self.loops.range, *visit)
-        return (Loop("span", "0", str(self.spans), body),) if self.spans > 1 else body
-
-    @property
-    def _visit(self) -> tuple[Block, ...]:
-        """A worker's loops over the tiles of keys of one range, from the last one back."""
-        tiles = self.loops.tiles
-
-        def over(begin: str, end: str, mixed: str) -> Loop:
-            taken = ("at", "visits", "acc", "packed", *_RUNNING, "WEIGHTS", *_TURNS, f"mixed={mixed}")
-            body = (
-                Statement("k_start", f"({begin} + {end} - 1 - j) * BLOCK_N"),
-                Call("acc, m, l, packed", "attend", taken),
-                Statement("at", "1", "+="),
-            )
-            return Loop("j", begin, end, body)
-
-        rest = Statement("rest", "last - 1", label="tiles before it are still to come")
-        loops: tuple[Block, ...] = (rest, over("first", "rest", "True"))
-        if tiles.full:
-            loops = (
-                rest,
-                over("full_last", "rest", "True"),
-                Statement("rest", "tl.minimum(full_last, rest)"),
-                over("full_first", "rest", "False"),
-            )
-        if tiles.full and tiles.left:
-            loops += (Statement("rest", "tl.minimum(full_first, rest)"), over("first", "rest", "True"))
-        begin = (
-            Statement("k_start", "(last - 1) * BLOCK_N"),
-            Call("shrink, m, l, packed", "attend_first", ("at", *_RUNNING)),
-            *((Statement("acc", "acc * shrink[:, None]"),) if self.spans > 1 else ()),
-            Statement("at", "1", "+="),
-            Statement("visits", "1", "+="),
-        )
-        end = Statement("acc", "add_last(at, acc, packed, buffers, STAGES, WEIGHTS)")
-        return (Branch("last > first", (*begin, *loops, end)),)
-
-    @property
-    def _load_keys_takes(self) -> tuple[str, ...]:
-        storage = self.shared.storage
-        place = names(storage.coordinates("k", self.shared.analysis.kv, "k_start")) - {"0", "k_start"}
-        given = ("k_len", "ends", "v_come") if self.cut else ()
-        return ("at", "k_start", *sorted(place), *given, "k_desc", "v_desc", "buffers", "STAGES", "BLOCK_N")
-
-    @property
-    def _load_keys(self) -> tuple[Block, ...]:
-        """The statements that load one tile of keys and of values."""
-        return (
-            Statement("k_start", "(first + last - 1 - j) * BLOCK_N"),
-            Call("ends" if self.cut else "", "load_keys", self._load_keys_takes),
-            Statement("at", "1", "+="),
-        )
-
-    @property
-    def _values(self) -> tuple[Block, ...]:
-        """The statements that copy a tile of values."""
-
-        def copied(barrier: str) -> tuple[Statement, ...]:
-            copy = f"copy_tile(v_desc, rows, {barrier}, v_buffer.index(stage))"
-            return Statement("", f"mbarrier.expect({barrier}, v_desc.block_type.nbytes)"), Statement("", copy)
-
-        plain = copied("v_ready.index(stage)")
-        if not self.cut:
-            return plain
-        tail: tuple[Block, ...] = (
-            Comment("the next sequence's values: 0 times a NaN would be NaN"),
-            *copied("v_come"),
-            Statement("", "mbarrier.wait(v_come, ends & 1)"),
-            Statement("", "clear_behind(matrix(v_buffer, stage), k_len - k_start, BLOCK_N)"),
-            Statement("", "mbarrier.arrive(v_ready.index(stage), count=1)"),
-            Statement("ends", "1", "+="),
-        )
-        return (Branch("k_start + BLOCK_N > k_len", tail, plain), Statement("", "return ends"))
-
-
-@dataclass(frozen=True)
-class _Partition:
-    """What some of a program's warps take."""
-
-    bundle: Bundle
-    taken: tuple[str, ...]
-
-
-def _shows_the_past(mask: MaskTerm) -> bool:
-    """True if a mask shows no key behind the query itself, by what it plainly says."""
-    said = mask.keep.args if mask.keep.op == "and" else (mask.keep,)
-    plain = {("<=", "k", "q"), ("<", "k", "q"), (">=", "q", "k"), (">", "q", "k")}
-    return any((node.op, *(arg.value for arg in node.args)) in plain for node in said)
-
-
-def _of_worker(statement: Statement) -> Statement:
-    """A statement about the rows of a tile, about those of one worker."""
-    if statement.target == "row":
-        value = f"q_start + WORKER * 64 + gl.arange(0, 64, {_ROWS_OF_SCORES})"
-        statement = dataclasses.replace(statement, value=value)
-    return _shaped(statement)
-
-
-def _shaped(statement: Statement) -> Statement:
-    return dataclasses.replace(statement, shape=statement.shape.replace("BLOCK_M", "64"))
-
-
-def _cleared() -> Call:
-    """Zeros in a worker's share of the rows that no sequence has."""
-    sequence = ("b", "sequences", "q_offset", "q_len", "q_end", "q_total")
-    share = ("tile * WORKERS + WORKER", "tiles * WORKERS")
-    return Call(
-        "",
-        "clear_rows",
-        ("out_ptr + tl.cast(h, tl.int64) * DV", "Hq * DV", *sequence, *share, "WIDE", "BLOCK_DV", "DV"),
-    )

@@ -1,0 +1,340 @@
+"""The backward pass for Hopper GPUs in one go: dK and dV of a program's keys, and their share of dQ."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from .. import programs
+from ..common_values import CommonValues
+from ..kernel_terms import KernelTerms
+from ..loops import Loops
+from ..parameters import Kernel, Parameter, Step
+from ..positions import BEGIN
+from ..shared_parameters import SharedParameters
+from ..statements import Block, Branch, Call, Comment, Loop, Statement, lines, names, needed, reads, targets
+from .hopper_forward import shows_the_past
+from .hopper_frame import Frame
+from .partition import partition
+from .portable import in_groups
+
+_LAYOUTS = {"k_pos": "gl.SliceLayout(1, SCORES)", "row": "gl.SliceLayout(0, SCORES)"}
+_ORDER = ("group", "groups", "tiles")  # of programs: runtime.py tells it out of a grid
+_FIXED = ("BLOCK_M", "BLOCK_N", "STAGES")
+
+
+@dataclass(frozen=True)
+class Backward:
+    """The backward pass of a variant."""
+
+    shared: SharedParameters
+
+    @property
+    def possible(self) -> bool:
+        """Whether it makes all gradients: those of q, k and v."""
+        return not any(given.grad for given in self.shared.spec.inputs)
+
+    @cached_property
+    def terms(self) -> KernelTerms:
+        """The spec's terms, of programs that own keys."""
+        return self.shared.analysis.by_key
+
+    @property
+    def cut(self) -> bool:
+        """True if a tile may reach into the next sequence."""
+        return self.shared.storage.cut
+
+    @property
+    def launched(self) -> tuple[Kernel, ...]:
+        """All kernels in the order in which they run, with what the host tells them."""
+        before, *after = self.frame.kernels
+        told = tuple(q for q in self.parts if q.name not in _ORDER)
+        return (before, dataclasses.replace(self.kernel, parts=told), *after)
+
+    @cached_property
+    def frame(self) -> Frame:
+        """What runs before and after the kernel that multiplies."""
+        return Frame(self.shared)
+
+    @property
+    def apart(self) -> CommonValues:
+        """What several of them take alike, as far as the host writes it once: nothing."""
+        return CommonValues()
+
+    @property
+    def helpers(self) -> tuple[str, ...]:
+        """What the small kernels take from kernels.py."""
+        found = names(*(line for kernel in self.launched for block in kernel.blocks.values() for line in lines(block)))
+        return tuple(found & {"find_entry", "find_rows", "load_tile", "unrotate"})
+
+    @cached_property
+    def parts(self) -> tuple[Parameter, ...]:
+        """What it takes."""
+        p, terms = self.shared, self.terms
+        return (
+            *p.operands("q_desc", "k_desc", "v_desc", "dout_desc"),
+            Parameter("dq_sum_desc", "fragments", "dq_sum", written=True),
+            Parameter("lse_ptr", "*fp32", "lse"),
+            Parameter("delta_ptr", "*fp32", "delta"),
+            Parameter("dk_ptr", "*T", "dk", written=True),
+            Parameter("dv_ptr", "*T", "dv", written=True),
+            *p.sizes(),
+            *p.storage.aligned(),
+            *p.given(terms),
+            *p.skipped("k"),
+            *(Parameter(name, "i32", name) for name in _ORDER),
+            *p.constants("GROUP", "D", "DV", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "STAGES"),
+            p.axis("k"),
+        )
+
+    @cached_property
+    def step(self) -> Step:
+        """The function that handles one tile of queries."""
+        terms = self.terms
+        results = ("at", "dk", "dv")
+        own = (*results, "k_tile", "v_tile", "q_start")
+        loads = (*terms.loads("step"), *terms.loads("mask"))
+        read = reads((*terms.inward, *terms.keep, *loads))
+        scale = "scale" if self.shared.spec.scores else "scale_log2"
+        fixed = ("q_len", "k_len", "sum_tile", scale, "k_pos")
+        made = {*fixed, *own, "row", "q_pos", "q_first", *targets(loads)}
+        words: tuple[str, ...] = tuple(name for name in ("b", "h") if name in read)
+        words += (BEGIN,) if {"q_pos", "q_first"} & read else ()
+        passed = terms.passed(read, {*made, *words})
+        bundles = (("terms", (*fixed, *words, *passed)),)
+        constants = ("BLOCK_M", "BLOCK_N", "BLOCK_D", "STAGES", "SCORES", "OUT", "WORKER")
+        return Step("accumulate", results, (*own, "keys", "queries", "dq_sum_desc"), bundles, constants, False)
+
+    def _loops(self, step: Callable[[str, str], Call]) -> Loops:
+        """The loops over tiles of queries, with a call for each."""
+        a = self.shared.analysis
+        # one loop takes fewer registers than two; where all but the last tile is full, the second one pays
+        joined = a.joined and bool(self.shared.spec.masks)
+        whole = "k_start + BLOCK_N <= k_len"
+        return Loops(
+            a.queries, a.query_states, step, joined, False, self.terms.narrowed, full_if=whole, known=a.shared_range
+        )
+
+    @property
+    def _worked(self) -> Loops:
+        """Those of a worker."""
+        return self._loops(self.step.call)
+
+    @property
+    def _loaded(self) -> Loops:
+        """Those of the loader."""
+        return self._loops(lambda mixed, tail: Call(", ".join(self._load_results), "load_queries", self._load_taken))
+
+    @property
+    def _load_results(self) -> tuple[str, ...]:
+        return ("at", *(("ends",) if self.cut else ()))
+
+    @property
+    def _load_taken(self) -> tuple[str, ...]:
+        place = ("q_offset", "come") if self.cut else ("b", "q_offset")
+        given = ("q_desc", "dout_desc", "lse_ptr", "delta_ptr", "row_base", *place, "h", "q_len")
+        return (*self._load_results, "q_start", *given, "queries", "BLOCK_M", "STAGES")
+
+    def _by_head(self, body: tuple[Block, ...]) -> tuple[Block, ...]:
+        """What is done for each query head that reads a program's keys."""
+        if not self.shared.spec.grouped:
+            return body
+        return (Loop("h", "kv_h * GROUP", "(kv_h + 1) * GROUP", body),)
+
+    @property
+    def _enter(self) -> tuple[Block, ...]:
+        """Which tile, head and sequence a program has; one behind a sequence's end still clears rows."""
+        a = self.shared.analysis
+        return (
+            Statement("place", "tl.program_id(0)"),
+            Statement("tile", "place // group % tiles + place // (group * tiles * groups) * tiles"),
+            Statement("head", "place % group + place // (group * tiles) % groups * group"),
+            *((Statement("Hkv", "Hq // GROUP"),) if a.spec.grouped else ()),
+            Statement(f"b, {a.kv}", f"head // {a.kv_heads}, head % {a.kv_heads}"),
+            Statement("k_start", "tile * BLOCK_N"),
+            *programs.sequence(a, "k", ()),
+        )
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel."""
+        p, a, terms = self.shared, self.shared.analysis, self.terms
+        enter, worked, loaded = self._enter, self._worked, self._loaded
+        known = worked.range if a.shared_range else ()
+        heads = self._by_head(
+            (
+                Statement("sum_tile", f"({p.storage.tiled_rows} // 64 * (BLOCK_D // 64)).to(tl.int32)"),
+                *map(_laid_out, terms.loads("head")),
+                *self.step.packed,
+                *worked.blocks,
+            )
+        )
+        ranges = reads(loaded.range)
+        head_loads = needed(tuple(map(_laid_out, terms.loads("head"))), ranges)
+        loads = self._by_head((Statement("row_base", p.storage.head_rows), *head_loads, *loaded.blocks))
+        rows = tuple(map(_laid_out, (*programs.rows(a, "k"), *a.scaled, *terms.loads("program"), a.begin)))
+        own = needed(rows, {"k_pos"} | reads((*known, *heads)))
+        lengths = needed(rows, reads((*known, *loads)))
+        cleared = self._cleared if self.cut else ()
+        stored = {"dk_ptr", "dv_ptr", "scale", "Hq", "k_len", *reads((Statement("", p.storage.rows("k")),))}
+        work = partition(
+            "arguments",
+            self.parts,
+            reads((*enter, *cleared, *own, *known, *heads)) | stored,
+            ("keys", "queries", "dq_sum_desc"),
+            _FIXED,
+            ("D", "DV", "BLOCK_D", "BLOCK_DV", "WORKERS"),
+        )
+        given = ("keys", "queries", "q_desc", "k_desc", "v_desc", "dout_desc", *(("come",) if self.cut else ()))
+        load = partition(
+            "lengths",
+            self.parts,
+            reads((*enter, *lengths, *known, *loads, *self._keys_loaded)) | {"lse_ptr", "delta_ptr", "k_len"},
+            given,
+            _FIXED,
+            ("WORKERS",),
+        )
+        blocks: dict[str, tuple[Block, ...]] = {
+            "rows": (
+                *self.step.unpacked,
+                *map(_laid_out, needed(programs.rows(a, "q"), {"row"} | reads((*self._scored, *self._masked)))),
+            ),
+            "scored": self._scored,
+            "masked": self._masked,
+            "guarded": terms.guarded,
+            "outward": terms.outward,
+            "work_unpacked": (work.bundle,),
+            "enter": enter,
+            "cleared": cleared,
+            "own": own,
+            "visit": (*known, *heads),
+            "load_unpacked": (load.bundle,),
+            "load_counts": (Statement("ends", "0", label="ends of sequences so far"),) if self.cut else (),
+            "lengths": lengths,
+            "keys_loaded": self._keys_loaded,
+            "queries_loaded": self._queries_loaded,
+            "load_visit": (*known, *loads),
+            "packed": (
+                *((Statement("come", "barriers(1, 1).index(0)"),) if self.cut else ()),
+                dataclasses.replace(work.bundle, packs=True),
+                dataclasses.replace(load.bundle, packs=True),
+            ),
+        }
+        texts = {
+            "work_takes": ", ".join(work.taken),
+            "load_takes": ", ".join(load.taken),
+            "load_queries_takes": ", ".join(self._load_taken),
+            "load_results": ", ".join(("at + 1", *self._load_results[1:])),
+            "results": ", ".join(("at + 1", *self.step.results[1:])),
+            "ones": "1, " * (p.storage.coordinates("q", "h", "0").count(",") - 1),
+        }
+        grid = in_groups(p, "k", "q, dout, dq_sum")
+        return Kernel("backward", self.parts, "hopper/backward.jinja", grid, self.step, blocks, texts)
+
+    @property
+    def _scored(self) -> tuple[Block, ...]:
+        """The statements from a product of keys and queries to the score."""
+        a, terms = self.shared.analysis, self.terms
+        scaled = (Statement("score", f"score{a.scaling}"),) if a.scaling else ()
+        return (*scaled, *map(_laid_out, terms.loads("step")), *terms.inward)
+
+    @property
+    def _masked(self) -> tuple[Block, ...]:
+        """The statements that make `keep`.
+
+        Rows behind the last query have an LSE of inf, so that finite scores have a weight of 0 there. Where no later
+        key is visible, none behind the last one is.
+        """
+        spec, keep = self.shared.spec, list(self.terms.keep)
+        rows = ["(row < q_len)[None, :]"] if spec.scores else []
+        keys = ["(k_pos < k_len)[:, None]"] if not any(map(shows_the_past, spec.masks)) else []
+        if rows or keys:
+            keep.insert(0, Statement("keep", " & ".join((*rows, *keys))))
+        else:
+            keep[0] = dataclasses.replace(keep[0], sign="=")
+        return (*map(_laid_out, self.terms.loads("mask")), *keep)
+
+    @property
+    def _cleared(self) -> tuple[Block, ...]:
+        """Zeros in a worker's share of the rows that no sequence has."""
+        a = self.shared.analysis
+        sequence = ("b", "sequences", "k_offset", "k_len", "k_end", "k_total")
+        share = ("tile * WORKERS + WORKER", "tl.num_programs(0) // (group * groups) * WORKERS", "WIDE")
+        return tuple(
+            Call(
+                "",
+                "clear_rows",
+                (
+                    f"{x}_ptr + tl.cast({a.kv}, tl.int64) * {width}",
+                    f"{a.kv_heads} * {width}",
+                    *(*sequence, *share, f"BLOCK_{width}", width),
+                ),
+            )
+            for x, width in (("dk", "D"), ("dv", "DV"))
+        )
+
+    @property
+    def _keys_loaded(self) -> tuple[Block, ...]:
+        """The statements that copy a program's keys and values."""
+        p = self.shared
+        rows = p.storage.coordinates("k", p.analysis.kv, "k_start + worker * 64")
+
+        def copied(barrier: str) -> tuple[Block, ...]:
+            size = "WORKERS * (k_desc.block_type.nbytes + v_desc.block_type.nbytes)"
+            copies = (
+                Statement("rows", f"[{rows}]"),
+                Statement("", f"copy_tile(k_desc, rows, {barrier}, k_buffer.index(worker))"),
+                Statement("", f"copy_tile(v_desc, rows, {barrier}, v_buffer.index(worker))"),
+            )
+            return (Statement("", f"mbarrier.expect({barrier}, {size})"), _per_worker(copies))
+
+        if not self.cut:
+            return copied("kv_ready")
+        count = "k_len - k_start - worker * 64"
+        clears = tuple(Statement("", f"clear_behind(matrix({x}_buffer, worker), {count}, 64)") for x in ("k", "v"))
+        tail: tuple[Block, ...] = (
+            Comment("the next sequence's rows: 0 times a NaN would be NaN"),
+            *copied("come"),
+            Statement("", "mbarrier.wait(come, ends & 1)"),
+            Statement("ends", "1", "+="),
+            _per_worker(clears),
+            Statement("", "mbarrier.arrive(kv_ready, count=1)"),
+        )
+        return (Branch("k_start + BLOCK_N > k_len", tail, copied("kv_ready")),)
+
+    @property
+    def _queries_loaded(self) -> tuple[Block, ...]:
+        """The statements that copy a tile of queries and one of dout."""
+
+        def copied(x: str, barrier: str) -> tuple[Block, ...]:
+            copy = f"copy_tile({x}_desc, rows, {barrier}, {x}_buffer.index(stage))"
+            return Statement("", f"mbarrier.expect({barrier}, {x}_desc.block_type.nbytes)"), Statement("", copy)
+
+        plain = (*copied("q", "q_ready.index(stage)"), *copied("dout", "dout_ready.index(stage)"))
+        if not self.cut:
+            return plain
+        tail: list[Block] = [Comment("the next sequence's rows: 0 times a NaN would be NaN")]
+        for x in ("q", "dout"):
+            tail += copied(x, "come")
+            tail.append(Statement("", "mbarrier.wait(come, ends & 1)"))
+            tail.append(Statement("ends", "1", "+="))
+            tail.append(Statement("", f"clear_behind(matrix({x}_buffer, stage), q_len - q_start, BLOCK_M)"))
+            tail.append(Statement("", f"mbarrier.arrive({x}_ready.index(stage), count=1)"))
+        return (Branch("q_start + BLOCK_M > q_len", tuple(tail), plain),)
+
+
+def _per_worker(body: tuple[Block, ...]) -> Block:
+    return Loop("worker", "0", "WORKERS", body, static=True)
+
+
+def _laid_out(statement: Statement) -> Statement:
+    """A statement about the rows of a tile, where vectors have layouts; a worker has 64 of the keys."""
+    if statement.target == "k_pos":
+        value = f"k_start + WORKER * 64 + gl.arange(0, 64, {_LAYOUTS['k_pos']})"
+        statement = dataclasses.replace(statement, value=value)
+    elif statement.target == "row":
+        value = f"q_start + gl.arange(0, BLOCK_M, {_LAYOUTS['row']})"
+        statement = dataclasses.replace(statement, value=value)
+    return dataclasses.replace(statement, shape=statement.shape.replace("BLOCK_N", "64"))

@@ -1,0 +1,36 @@
+"""What the warps of a program take that do one of its tasks: a warp-specialized kernel hands each its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..parameters import Parameter
+from ..statements import Bundle
+
+
+@dataclass(frozen=True)
+class Partition:
+    """What some of a program's warps take."""
+
+    bundle: Bundle  # the values, as they unpack them
+    taken: tuple[str, ...]  # all of it: the tuple of values, buffers, constants
+
+
+def partition(
+    bundle: str,
+    parts: Iterable[Parameter],
+    read: Iterable[str],
+    given: tuple[str, ...],
+    fixed: tuple[str, ...],
+    constants: tuple[str, ...],
+) -> Partition:
+    """What some warps take: of a kernel's `parts` the values and constants that they read, and what is given besides.
+
+    `fixed` and `constants` are the constants that they take in any case, before and behind the others.
+    """
+    read, parts = set(read), tuple(parts)
+    values = (q.name for q in parts if q.type not in ("constexpr", "tiles", "fragments"))
+    more = (q.name for q in parts if q.type == "constexpr" and q.name not in (*fixed, *constants))
+    taken = (bundle, *given, *fixed, *(name for name in more if name in read), *constants)
+    return Partition(Bundle(bundle, tuple(name for name in values if name in read), packs=False), taken)

@@ -34,7 +34,12 @@ def cells(
     positions, sought = sides(scene)[other], sides(scene)[along]
     for start in range(positions.start, positions.stop, tile):
         held = range(start, min(start + tile, positions.stop))
-        env = {**scene, f"{other}_first": held[0], f"{other}_last": held[-1]}
+        env = {
+            **scene,
+            "q_begin": scene["k_len"] - scene["q_len"],
+            f"{other}_first": held[0],
+            f"{other}_last": held[-1],
+        }
         lows = [sought.start if s.lo is None else evaluate(s.lo, env) for s in found[1:]]
         assert found[0].lo is None or not lows or evaluate(found[0].lo, env) <= lows[0]
         assert lows == sorted(lows) and all(s.lo is not None for s in found[1:])

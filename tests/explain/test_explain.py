@@ -144,7 +144,7 @@ def test_visits_are_those_of_the_generated_code(load: Load, name: str) -> None:
         wanted = np.full((-(-q_len // m), -(-k_len // n)), SKIPPED)
         for row in range(wanted.shape[0]):
             first = row * m + k_len - q_len
-            scene = {**given, "q_len": q_len, "k_len": k_len, "BLOCK_N": n}
+            scene = {**given, "q_len": q_len, "k_len": k_len, "q_begin": k_len - q_len, "BLOCK_N": n}
             for lo, full_lo, full_hi, hi in visit(scene | {"q_first": first, "q_last": min(first + m, k_len) - 1}):
                 wanted[row, lo:hi] = MASKED
                 wanted[row, full_lo:full_hi] = PLAIN
@@ -162,7 +162,7 @@ def test_visits_of_tiles_of_keys_are_those_of_the_generated_code(load: Load, nam
         wanted = np.full((-(-q_len // m), -(-k_len // n)), SKIPPED)
         for column in range(wanted.shape[1]):
             first = column * n
-            scene = {**given, "q_len": q_len, "k_len": k_len, "BLOCK_M": m}
+            scene = {**given, "q_len": q_len, "k_len": k_len, "q_begin": k_len - q_len, "BLOCK_M": m}
             for lo, full_lo, full_hi, hi in visit(scene | {"k_first": first, "k_last": min(first + n, k_len) - 1}):
                 wanted[lo:hi, column] = MASKED
                 wanted[full_lo:full_hi, column] = PLAIN

@@ -43,8 +43,9 @@ for p in planned_kernel.parameters:
         "rows": "*" + p.element,
         "*T": "*bf16",
     }
-    signature[p.name] = kinds.get(p.type, p.type)
+    signature[p.name] = "constexpr" if p.absent else kinds.get(p.type, p.type)
 constants = {name: size for name, size in sizes.items() if name in signature}
+constants |= {p.name: None for p in planned_kernel.parameters if p.absent}
 file = {"forward": "hopper", "backward": "hopper_backward"}[kind]
 kernel = getattr(importlib.import_module(f"generated.{name}.{file}"), kind)
 source = GluonASTSource(kernel, signature, constants, {})

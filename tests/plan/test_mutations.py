@@ -32,13 +32,13 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "tl.maximum(q_first - in_window + 1, 0)",
         "tl.maximum(q_first, 0)",
     ),
-    "window's query tiles end too soon": ("runtime_window", "k_last + in_window - shift", "k_last + 1 - shift"),
+    "window's query tiles end too soon": ("runtime_window", "k_last + in_window - q_begin", "k_last + 1 - q_begin"),
     "causal tiles end a tile too soon": ("causal", "tl.minimum(q_last + 1, k_len)", "tl.minimum(q_first + 1, k_len)"),
     "a mixed tile taken for full": ("causal", "tl.minimum(q_first + 1, k_len)", "tl.minimum(q_last + 1, k_len)"),
     "query tiles begin a tile too late": (
         "causal",
-        "tl.maximum(k_first - shift, 0)",
-        "tl.maximum(k_last - shift, 0)",
+        "tl.maximum(k_first - q_begin, 0)",
+        "tl.maximum(k_last - q_begin, 0)",
     ),
     "prefix and causal swapped for their meet": ("prefix_lm", ") | (", ") & ("),
     "softcap without its slope": ("softcap", "ds = ds * slope0", "ds = ds"),
@@ -72,7 +72,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
     ),
     "rotation the wrong way": ("rope", "b * cos + a * sin", "b * cos - a * sin"),
     "gradients not turned back": ("rope", "cos, -sin,", "cos, sin,"),
-    "positions from the top": ("rope", "tl.where(h < Hq, row + (k_len - q_len), row)", "row"),
+    "positions from the top": ("rope", "tl.where(h < Hq, row + q_begin, row)", "row"),
     "decay with the wrong sign": ("log_decay", "log_decay_k_sum -= ", "log_decay_k_sum += "),
     "decay scanned the wrong way back": (
         "log_decay",
@@ -116,8 +116,8 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "dropped weights not made up for": ("gpt2_dropout", "[:, None] * rescale", "[:, None]"),
     "a gradient through dropped weights": ("gpt2_dropout", "dp * rescale, 0.0)", "dp * rescale, dp)"),
     "other weights dropped in the backward pass": (
-        "gpt2_dropout", "kept(seed, drop_below, b, h, row, k_start, k_pos.shape[0]).T",
-        "kept(seed + 1, drop_below, b, h, row, k_start, k_pos.shape[0]).T"
+        "gpt2_dropout", "kept(seed, drop_below, b, h, row + drawn, k_start, k_pos.shape[0]).T",
+        "kept(seed + 1, drop_below, b, h, row + drawn, k_start, k_pos.shape[0]).T"
     ),
     "an entry beside the right one": ("t5_encoder", "return tl.maximum(tl.minimum(place, count - 1), 0)",
                                       "return tl.maximum(tl.minimum(place + 1, count - 1), 0)"),
@@ -132,7 +132,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "a running sum that is not undone": ("flash1", "acc * l_old[:, None]", "acc"),
     "an old sum that is not rescaled": ("flash1", "l * tl.exp2(m - pivot)", "l"),
     "query tiles of a key tile begin too late": (
-        "flash1", "tl.maximum(k_first - shift, 0)", "tl.maximum(k_last - shift, 0)"
+        "flash1", "tl.maximum(k_first - q_begin, 0)", "tl.maximum(k_last - q_begin, 0)"
     ),
     "columns too close": ("flash2_strided_k", "(stride * elements(ptr))", "(stride * elements(ptr) // 2)"),
     "a sink's gradient in rows without keys in other units": ("gpt_oss", "-dlse * LOG2E", "-dlse", "without_keys"),
@@ -146,6 +146,25 @@ FAULTS: dict[str, tuple[str, ...]] = {
     ),
     "a window a hundred times as wide": ("mistral", "4096", "409600", "numbers"),
     "chunks a hundred times as long": ("llama4_chunked", "8192", "819200", "numbers"),
+    "keys of padding attended to": ("full", "tl.load(entry_ptr + 2)", "0 * tl.load(entry_ptr + 2)", "lengths"),
+    "queries of padding answered": ("full", "len = tl.load(entry_ptr),", "len = 0 * tl.load(entry_ptr),", "lengths"),
+    "positions of padded batches from the bottom right": (
+        "causal", "else tl.load(entries_ptr + 5 * b + 4)", "else k_len - q_len", "test_lengths"
+    ),
+    "tiles that reach into padding": (
+        "causal", "runtime.tile_source(v, block_n, entries is None)", "runtime.tile_source(v, block_n)", "padding"
+    ),
+    "gradients of padding left as they were": ("full", "[x.zero_() for x in gradients]", "gradients", "padding"),
+    "a sink's gradient of padding": ("gpt_oss", "else torch.zeros_like(lse)", "else torch.empty_like(lse)", "padding"),
+    "sums from the first row of the tensor": (
+        "log_decay", "find_entry(entries_ptr, b, 0, k_total)", "find_entry(None, b, 0, k_total)", "test_lengths"
+    ),
+    "a pair's gradient beside its place": (
+        "pair_bias", "own_k_start - k_offset", "own_k_start", "test_lengths"
+    ),
+    "positions given from the first row of the tensor": (
+        "rope", "+ tl.cast(k_offset, tl.int64) * positions_stride_token", "+ 0", "test_lengths"
+    ),
     "rows written to the first sequence": ("packed_causal", "(q_offset.to(tl.int64) * Hq + h) * DV", "h * DV"),
 }  # fmt: skip
 

@@ -193,8 +193,8 @@ def text(node: Node | None) -> str:
         ("k <= q and q - k < 1024", "k", ["(q_first - 1023) : (q_last + 1) | (q_last - 1023) : (q_first + 1)"]),
         ("k <= q and q - k < 1024", "q", ["k_first : (k_last + 1024) | k_last : (k_first + 1024)"]),
         ("k < prefix or k <= q", "k", [": max(prefix, (q_last + 1)) | : max(prefix, (q_first + 1))"]),
-        ("k < prefix or k <= q", "q", ["where((k_first < prefix), (k_len - q_len), k_first) :  | "
-                                       "where((k_last < prefix), (k_len - q_len), k_last) : "]),
+        ("k < prefix or k <= q", "q", ["where((k_first < prefix), q_begin, k_first) :  | "
+                                       "where((k_last < prefix), q_begin, k_last) : "]),
         ("q // 64 == k // 64 and k <= q", "k", ["(64 * (q_first // 64)) : (q_last + 1) | "
                                                 "(64 * (q_last // 64)) : (q_first + 1)"]),
         ("at_q == at_k and k <= q", "k", [": (q_last + 1) | never"]),
@@ -331,7 +331,7 @@ def test_bounds_stay_within_int32(mask: str, along: Literal["k", "q"]) -> None:
     found = spans(expression(mask), along, INPUTS, MINIMUMS)
     nodes = [end for s in found for end in (s.lo, s.hi, s.full_lo, s.full_hi)]
     for scalar, size, position in itertools.product((-big, -7, 9, big), (1, 64, big), (-big, 0, big - 1)):
-        scene = scenes(big, big, prefix=scalar, limit=scalar, size=size, window=size)
+        scene = scenes(big, big, prefix=scalar, limit=scalar, size=size, window=size, q_begin=0)
         scene |= {f"{side}_{end}": position for side in "qk" for end in ("first", "last")}
         for node in (n for end in nodes if end for n in end.walk()):
             assert -(2**31) <= evaluate(node, scene) < 2**31, text(node)

@@ -131,7 +131,7 @@ class Mask:
         return np.broadcast_to(np.asarray(found, bool), np.broadcast_shapes(np.shape(rows), np.shape(keys)))
 
     def _env(self, **positions: Any) -> dict[str, Any]:
-        return {**self.numbers, "q_len": self.q_len, "k_len": self.k_len, **positions}
+        return {**self.numbers, "q_len": self.q_len, "k_len": self.k_len, "q_begin": self.shift} | positions
 
     def tiles(self, size: tuple[int, int]) -> Tiling:
         """The states of the tiles for given numbers of queries and keys."""

@@ -8,7 +8,7 @@ from ..expressions.folding import LARGEST
 from ..expressions.inputs import Axis
 from ..expressions.tree import Node
 from ..language.spec import Spec
-from ..plan import plan, tile_ranges
+from ..plan import plan, positions, tile_ranges
 from ..plan.arguments import Argument
 from ..plan.formula import Section, derivatives, formula, written
 from ..plan.sides import Side
@@ -125,4 +125,11 @@ def _undecided(spec: Spec) -> list[str]:
 
 
 def _interval(lo: Node | None, hi: Node | None) -> str:
-    return f"[{written(lo) if lo else 'first'}, {written(hi) if hi else 'end'})"
+    return f"[{written(_first_named(lo)) if lo else 'first'}, {written(_first_named(hi)) if hi else 'end'})"
+
+
+def _first_named(node: Node) -> Node:
+    """The expression with the position of the first query under the name that intervals have for it."""
+    if node == positions.FIRST:
+        return dataclasses.replace(node, value="first")
+    return dataclasses.replace(node, args=tuple(map(_first_named, node.args)))

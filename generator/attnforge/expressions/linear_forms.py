@@ -319,7 +319,7 @@ class Tile:
         a, b = form.factor(first), form.factor(last)
         together = max(min(-a, b), 0)  # the last position is no less than the first
         k_len = atom(variable("k_len"))
-        start = Linear() if self.other == "k" else k_len - atom(variable("q_len"))
+        start = Linear() if self.other == "k" else atom(variable("q_begin"))
         form = form.without(first).without(last)
         for factor in (a + together, b - together):
             form = form + (start if factor > 0 else k_len + -1) * factor

@@ -19,6 +19,7 @@ SHORT, LONG = 2**31 - 1, 2**63 - 1  # of int32 and int64
 _BEYOND = 2**128  # what is further from 0 counts as this
 _MANY = 2**24  # heads, batch entries or sequences are fewer
 _NAMES = dict.fromkeys(("k", "k_first", "k_last", "q_len", "k_len"), (0, LARGEST))
+_NAMES["q_begin"] = (-LARGEST, LARGEST)  # the position of the first query
 _NAMES |= dict.fromkeys(("b", "h", "kv_h", "heads"), (0, _MANY))
 # what lies within 2**28 although its parts alone would let it pass that
 _NEAR = (("q", "k", -LARGEST), ("k_len", "q", 0), ("k_len", "k", 0))

@@ -207,8 +207,8 @@ def _case(kernel: Kernel, function: Any, planned: Plan, head_dim: int, dtype: st
         elif p.type == "rows":
             signature[p.name] = f"tensordesc<{p.element}[{known[p.block[0]]}]>"
         else:
-            signature[p.name] = p.type.replace("*T", f"*{dtype}")
-    given = {p.name: constants[p.name] for p in kernel.parameters if p.type == "constexpr"}
+            signature[p.name] = "constexpr" if p.absent else p.type.replace("*T", f"*{dtype}")
+    given = {p.name: constants.get(p.name) for p in kernel.parameters if p.type == "constexpr" or p.absent}
     options = {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
     return Case(kernel.name, function, signature, given, options, head_dim)
 

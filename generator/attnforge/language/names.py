@@ -10,8 +10,8 @@ from ..expressions.parser import WORDS
 # keywords that generated functions have anyway
 CALL = frozenset(
     """
-    cos cu_seqlens cu_seqlens_k cu_seqlens_q dropout_p k max_seqlen max_seqlen_k max_seqlen_q positions q return_lse
-    scale seed sin sinks v
+    cos cu_seqlens cu_seqlens_k cu_seqlens_q dropout_p k k_lens k_starts max_seqlen max_seqlen_k max_seqlen_q positions
+    q q_start return_lse scale seed sin sinks v
     """.split()  # noqa: SIM905
 )
 _MODULES = frozenset(

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..language.spec import Spec
-from . import running_sums, statements, storage, tile_ranges
+from . import positions, running_sums, statements, storage, tile_ranges
 from .kernel_terms import KernelTerms
-from .positions import ENDS_TOGETHER, Positions
 from .sides import SIDES, Side
 from .statements import Statement
 from .storage import Storage
@@ -29,14 +28,14 @@ class Analysis:
     query_states: TileStates | None
     storage: Storage
 
-    @property
-    def positions(self) -> Positions:
-        """Which positions rows have."""
-        return ENDS_TOGETHER
-
     def states(self, own: Side) -> TileStates | None:
         """How programs that own tiles of a side skip tiles by what the call gives, if they do."""
         return self.key_states if own == "q" else self.query_states
+
+    @property
+    def begin(self) -> Statement:
+        """The statement that finds the position of a sequence's first query."""
+        return Statement(positions.BEGIN, self.storage.begin)
 
     @property
     def kv(self) -> str:

@@ -33,4 +33,4 @@ def of(kernels: Sequence[Kernel], names: Collection[str]) -> CommonValues:
 
 
 def _read(p: Parameter) -> set[str]:
-    return set(re.findall(r"(?<![.\w])[a-z]\w*", p.value)) - {"runtime", "max", "if", "else", "float", "int"}
+    return set(re.findall(r"(?<![.\w])[a-z]\w*", p.value)) - {"runtime", "max", "if", "is", "else", "float", "int"}

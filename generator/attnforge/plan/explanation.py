@@ -329,7 +329,7 @@ def _symbols(plan: Plan) -> Iterator[Row]:
 
 def _meanings(plan: Plan) -> Iterator[Row]:
     """Names that kernels may use, side by side those that share a meaning."""
-    shift, backward = plan.positions.shift, plan.spec.algorithm.backward
+    backward = plan.spec.algorithm.backward
     yield "b", plan.storage.entry
     yield "Hq, h", "query heads, and one of them"
     yield "Hkv", "key heads"
@@ -339,7 +339,9 @@ def _meanings(plan: Plan) -> Iterator[Row]:
     yield "DV", "head size of v and out"
     yield "q_start, k_start", "first row of a tile of queries, first key of a tile of keys, within the sequence"
     yield "row", "rows of a tile's queries, counted from the sequence's first one"
-    yield "q_pos", f"their positions, row + {shift}: the last query lines up with the last key"
+    told = ", unless the call tells another" if plan.storage.entries else ""
+    yield "q_begin", f"the position of row 0: k_len - q_len, so that last query and last key line up{told}"
+    yield "q_pos", "their positions, row + q_begin"
     yield "k_pos", "positions of a tile's keys"
     for side, name in (("q", "queries"), ("k", "keys")):
         yield f"{side}_first", f"first position of a tile of {name}"
@@ -350,14 +352,12 @@ def _meanings(plan: Plan) -> Iterator[Row]:
     yield "tail", "whether a step's tile may reach into the next sequence"
     yield "TILE_AXIS", "the axis of the grid that holds the tiles which programs own"
     yield "m, l, acc", "running maximum, denominator and numerator of the softmax, the maximum in log2 units"
-    yield (
-        "p",
-        "weights" + (", before they are divided by l in `forward`" if backward else ", before they are divided by l"),
-    )
+    yield "p", f"weights, before they are divided by l{' in `forward`' if backward else ''}"
     yield "dp, ds", "gradients of the weights and of the score"
     yield "delta", "rowsum(out * dout) - dlse, what the softmax takes off each dp of a row"
-    yield "q_offset, k_offset", "rows where a sequence begins in the packed tensors"
-    yield "q_total, k_total", "rows of the packed tensors"
+    yield "q_offset, k_offset", "rows where a sequence begins in the tensors"
+    yield "q_total, k_total", "rows of the tensors"
+    yield "entries_ptr", "what `find_entry` finds for each batch entry, and q_begin; None where all rows count"
     yield "q_rows, k_rows", "values of a head in vectors of the package's own"
     yield "q_aligned, k_aligned", "where a sequence begins there: at multiples of 4, where descriptors can read"
     yield "q_bounds_ptr, k_bounds_ptr", "the least and the greatest of what masks read along each tile"
@@ -396,5 +396,5 @@ def _used(plan: Plan) -> frozenset[str]:
         used |= set(walk.parameters)
         loads = [one for site in ("program", "head", "tile", "step", "mask") for one in terms.loads(site)]
         used |= statements.reads((*loads, *terms.keep, *terms.score, *terms.narrowed)) | set(statements.targets(loads))
-    used |= {"q_offset", "k_offset", "q_aligned"} if plan.storage.cut else set()
+    used |= {"q_offset", "k_offset"} | ({"q_aligned"} if plan.storage.cut else set())
     return frozenset(used | ({"k_aligned"} if plan.storage.cut and kernels.scanned else set()))

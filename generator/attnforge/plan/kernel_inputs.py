@@ -16,9 +16,8 @@ from ..expressions.inputs import HEAD_AXES, ROW_AXES, Axis, Input
 from ..expressions.tree import Node
 from ..language.spec import Spec
 from ..printing import printers
-from . import storage
+from . import positions, storage
 from .access import CASTS, TYPES, Access, Site
-from .positions import ENDS_TOGETHER
 from .running_sums import REST
 from .sides import BLOCKS, OTHER, SIDE_OF, Side
 from .statements import Call, Place, Statement, serving, targets
@@ -229,15 +228,14 @@ class KernelInputs:
     def _steps(self, given: Input) -> str:
         """Text of the offset of an input's values for this batch entry and head; "" for none."""
         index = {"batch": "b", "head": "h", "kv_head": "kv_h" if self.spec.grouped else "h"}
-        texts = []
+        heads, rows = [], []
         for name, axis in self.strides(given).items():
             if axis.kind in index:
-                texts.append(f"tl.cast({index[axis.kind]}, tl.int64) * {name}")
-        stored = storage.of(self.spec)
-        if given.rows and stored.cut:
-            side: Side = "q" if given.rows[0] == "query" else "k"
-            texts.append(stored.offset(side, given.name, given.rows[0], own=given.scan is not None))
-        return " + ".join(texts)
+                heads.append(f"tl.cast({index[axis.kind]}, tl.int64) * {name}")
+            elif axis.kind in ROW_AXES and axis.per == 1:
+                side: Side = "q" if axis.kind == "query" else "k"
+                rows.append(storage.of(self.spec).ahead(side, name, own=given.scan is not None))
+        return " + ".join(filter(None, (*heads, *rows)))
 
     def _value_of(self, given: Input) -> str:
         """An input's one value for this batch entry and head, worked out where the call leaves it out."""
@@ -320,7 +318,7 @@ class KernelInputs:
                 continue
             node = written.pop(0)
             if axis.kind == "query":
-                node = Node("-", (node, ENDS_TOGETHER.first), None, "int")
+                node = Node("-", (node, positions.FIRST), None, "int")
             yield self.text(whole_numbers.shortened(self.beside_tiles(node), self.limits))
 
     def place_name(self, access: Access, stride: str) -> str:
@@ -343,7 +341,7 @@ class KernelInputs:
     def narrowed(self) -> tuple[Call, ...]:
         """The statements that keep a range of tiles to the documents of the program's own tile."""
         other = OTHER[self.own]
-        shift, block = ENDS_TOGETHER.of_first(other), BLOCKS[other]
+        shift, block = positions.of_first(other), BLOCKS[other]
         found = []
         for given in self.spec.inputs:
             if given.scan:
@@ -381,7 +379,7 @@ class KernelInputs:
         read = set(read) - set(known)
         sites: tuple[Site, ...] = ("program", "head", "tile")
         outer = [name for site in sites for name in targets(self.loads(site))]
-        places = ("b", "h", "kv_h", "row", "k_start", "q_pos", "k_pos", "q_len", "k_len")
+        places = ("b", "h", "kv_h", "row", "k_start", "q_pos", "k_pos", "q_len", "k_len", positions.BEGIN, "drawn")
         candidates = (*places, *outer, *self.arguments, *more)
         return tuple(name for name in dict.fromkeys(candidates) if name in read)
 

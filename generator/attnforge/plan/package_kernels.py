@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from . import programs, rotation
+from . import positions, programs, rotation
 from .analysis import Analysis
 from .families import known
 from .families.family import Kernels, Pair
@@ -48,7 +48,7 @@ class PackageKernels(SharedParameters):
     @property
     def level(self) -> str:
         """Text of whether descriptors can read values of queries by position, or "" where none would."""
-        asked = self.own.dkv and any(p.condition for p in self.own.dkv.parts)
+        asked = self.own.dkv and any(p.condition == "level" for p in self.own.dkv.parts)
         return self.storage.level if asked else ""
 
     @cached_property
@@ -79,7 +79,7 @@ class PackageKernels(SharedParameters):
             ),
             "portable/rotate.jinja",
             blocks={
-                "enter": self.storage.found(),
+                "enter": (*self.storage.found(), self.analysis.begin),
                 "positions": rotation.positions(self.analysis),
                 "turn_q": rotation.turned(self.analysis, "q", "h"),
                 "turn_k": rotation.turned(self.analysis, "k", "h - Hq"),
@@ -172,10 +172,23 @@ class PackageKernels(SharedParameters):
         taken = {p.name for p in parts}
         numbers = tuple(number for number in states.numbers if number.target in taken)
         if not states.per_head:
-            return (*tile, Statement("b", f"tl.program_id(0) // {tiles}"), *self.storage.found(), *numbers)
+            return (
+                *tile,
+                Statement("b", f"tl.program_id(0) // {tiles}"),
+                *self.storage.found(),
+                self.analysis.begin,
+                *numbers,
+            )
         heads = Statement("b, h", f"tl.program_id(0) // {tiles} // Hq, tl.program_id(0) // {tiles} % Hq")
         grouped = "GROUP" in taken
-        return (*tile, heads, *(self.analysis.key_head if grouped else ()), *self.storage.found(), *numbers)
+        return (
+            *tile,
+            heads,
+            *(self.analysis.key_head if grouped else ()),
+            *self.storage.found(),
+            self.analysis.begin,
+            *numbers,
+        )
 
     def _told(self, states: TileStates, named: set[str]) -> Iterable[Parameter]:
         """What a small kernel takes that looks at the masks alone, and names these."""
@@ -212,9 +225,9 @@ def _range_of(a: Analysis, states: TileStates) -> tuple[Block, ...]:
         Statement(ends, f"add_states({ends}, others, some, every, {count})"),
     )
     loaded = (*states.telling, *states.bases("tile"), *states.notes(own))
-    positions = a.positions.ends(own, f"tile * {BLOCKS[own]}")
+    ends_of_tile = positions.ends(own, f"tile * {BLOCKS[own]}")
     return (
-        *needed(positions, reads((*loaded, *step))),
+        *needed(ends_of_tile, reads((*loaded, *step))),
         *loaded,
         Statement(ends, f"{count}, {count}, {count}, 0"),
         Loop("start", "0", f"{count}, 1024", step),

@@ -21,17 +21,20 @@ class Parameter:
     given: str
     block: tuple[str, ...] = ()  # rows and columns of tiles; of rows, how many
     element: str = "fp32"  # of rows
-    condition: str = ""  # whether a descriptor can read rows, where calls differ in it
+    condition: str = ""  # text of whether a descriptor can read what is loaded, where calls differ in it
     own: bool = False  # a whole number that each call gives anew, beside floats and tensors
     written: bool = False  # a tensor that the kernel makes
+    absent: bool = False  # a tensor that most calls leave out
 
     @property
     def loaded(self) -> str:
         """The launcher's text for what tiles or values of rows are loaded by."""
         if self.type == "fragments":
             return f"runtime.fragment_source({self.given})"
-        rows = self.block[0].lower() + (f" if {self.condition} else None" if self.condition else "")
-        return f"runtime.{'tile' if self.type == 'tiles' else 'vector'}_source({self.given}, {rows})"
+        rows = self.block[0].lower()
+        if self.type == "tiles":
+            return f"runtime.tile_source({', '.join(filter(None, (self.given, rows, self.condition)))})"
+        return f"runtime.vector_source({self.given}, {rows}{self.condition and f' if {self.condition} else None'})"
 
     @property
     def value(self) -> str:

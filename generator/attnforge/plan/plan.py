@@ -8,7 +8,7 @@ from functools import cached_property
 
 from ..expressions.inputs import Input
 from ..language.spec import Spec
-from . import arguments, common_values, rotation, running_sums, sections, tile_ranges, tiles
+from . import arguments, common_values, positions, rotation, running_sums, sections, tile_ranges, tiles
 from .analysis import Analysis, analyse
 from .arguments import Argument
 from .common_values import CommonValues
@@ -20,7 +20,6 @@ from .layout import reduced, scan_view
 from .names_in_code import in_code
 from .package_kernels import PackageKernels
 from .parameters import Kernel
-from .positions import Positions
 from .sections import Section
 from .storage import Storage
 from .tile_ranges import TileRange
@@ -67,6 +66,7 @@ class Plan:
     decode: Decode | None  # those of decoding, where the spec asks for them
 
     rotation = rotation
+    positions = positions
 
     @property
     def spec(self) -> Spec:
@@ -92,11 +92,6 @@ class Plan:
     def storage(self) -> Storage:
         """How rows stand in the tensors of a call."""
         return self.analysis.storage
-
-    @property
-    def positions(self) -> Positions:
-        """Which positions rows have."""
-        return self.analysis.positions
 
     @property
     def constants(self) -> tuple[tuple[str, int, str], ...]:
@@ -130,7 +125,14 @@ class Plan:
     @property
     def tensors(self) -> tuple[str, ...]:
         """What the backward pass needs of the operator's tensors."""
-        return ("q", "k", "v", *self.storage.cuts, *(a.code for a in self.arguments if a.kind == "tensor"))
+        return (
+            "q",
+            "k",
+            "v",
+            *self.storage.cuts,
+            *self.storage.entries,
+            *(a.code for a in self.arguments if a.kind == "tensor"),
+        )
 
     @property
     def numbers(self) -> tuple[str, ...]:
@@ -230,10 +232,13 @@ class Plan:
             else:
                 # a token that no query stands at keeps a gradient of 0, as does what no packed sequence has
                 gaps = (tie == "q" and s.access.row_axis.kind == "token") or self.storage.cut
-                kind = "zeros" if form == "entry" or gaps else "empty"
+                kind = "new_zeros" if form == "entry" or gaps else "new_empty"
+                kind = f"lse.{kind}"
+                if self.storage.entries and kind == "lse.new_empty":
+                    kind = "(lse.new_empty if entries is None else lse.new_zeros)"
                 rows = "q" if s.access.row_axis.kind == "query" else "k"
                 count = f"{s.access.input.name}_sums.shape[-1]" if s.access.input.scan else self._count(rows)
-                lines.append(f"{s.name} = lse.new_{kind}({self.storage.heads}, {count}{entries}){only}")
+                lines.append(f"{s.name} = {kind}({self.storage.heads}, {count}{entries}){only}")
         lines += [f"{name} = None" for name, _ in partial]
         # the first one makes delta, which the others read
         condition = "" if kernel is self.kernels.own.dq else " or ".join(f"wanted[{i}]" for i in wanted)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from . import positions
 from .analysis import Analysis
 from .kernel_terms import KernelTerms
 from .sides import BLOCKS, Side
@@ -26,8 +27,9 @@ def sequence(a: Analysis, side: Side, cleared: Iterable[tuple[str, str]], tile: 
 
     `cleared` are the tensors of one side that the kernel writes, and how wide their rows are.
     """
+    begin = (a.begin,) if side == "q" else ()
     if not a.storage.cut:
-        return ()
+        return (*a.storage.found(), *begin, *_drawn(a))
     scanned = any(given.scan for given in a.spec.inputs)
     head, heads = ("h", "Hq") if side == "q" else (a.kv, a.kv_heads)
     tiles = "tl.num_programs(TILE_AXIS)" if tile == "tile" else "1"
@@ -44,12 +46,21 @@ def sequence(a: Analysis, side: Side, cleared: Iterable[tuple[str, str]], tile: 
         )
         for x, width in cleared
     )
-    return (*a.storage.found("qk" if scanned else "q"), *clears)
+    return (*a.storage.found("qk" if scanned else "q"), *begin, *clears)
 
 
 def beyond(a: Analysis, side: Side) -> tuple[Block, ...]:
     """Sends programs home whose tile is behind the end of their sequence."""
-    return (Branch(f"{side}_start >= {side}_len", (Statement("", "return"),)),) if a.storage.cut else ()
+    return a.storage.beyond(side)
+
+
+def _drawn(a: Analysis) -> tuple[Statement, ...]:
+    """By which row dropout draws for the first one: by its position, where the call tells of positions."""
+    return (
+        (Statement("drawn", "0 if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)"),)
+        if a.spec.dropout
+        else ()
+    )
 
 
 def tile_of_queries(a: Analysis, cleared: tuple[str, str]) -> tuple[Block, ...]:
@@ -74,15 +85,16 @@ def rows(a: Analysis, side: Side) -> tuple[Statement, ...]:
             Statement("k_pos", "k_start + tl.arange(0, BLOCK_N)", shape="[BLOCK_N]"),
         )
     return (
-        *a.positions.ends("q", start),
+        *positions.ends("q", start),
         Statement("row", "q_start + tl.arange(0, BLOCK_M)", shape="[BLOCK_M]"),
-        Statement("q_pos", a.positions.of("row"), shape="[BLOCK_M]"),
+        Statement("q_pos", positions.of("row"), shape="[BLOCK_M]"),
     )
 
 
 def opened(a: Analysis, terms: KernelTerms, side: Side, read: Iterable[str]) -> tuple[Statement, ...]:
     """A tile's rows and what terms load once for it, as far as what follows reads these names."""
-    return needed((*rows(a, side), *a.scaled, *terms.loads("program")), read)
+    begin = (a.begin,) if side == "k" else ()
+    return needed((*rows(a, side), *a.scaled, *terms.loads("program"), *begin), read)
 
 
 def next_cleared(a: Analysis, side: Side, *tiles: str) -> tuple[Block, ...]:

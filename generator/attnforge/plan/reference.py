@@ -18,6 +18,7 @@ from . import running_sums, storage, suite_cases, suite_inputs
 from .arguments import Argument
 from .finite import tame
 from .names_in_code import in_code
+from .positions import FIRST
 from .statements import names
 from .storage import Storage
 
@@ -35,7 +36,7 @@ _LOCALS = {
     "b": "torch.arange(batch, device=device)[:, None, None, None]",
     "h": "torch.arange(heads, device=device)[:, None, None]",
     "kv_h": "h // (heads // kv_heads)",
-    "q_pos": "torch.arange(k_len - q_len, k_len, device=device)[:, None]",
+    "q_pos": "torch.arange(q_begin, q_begin + q_len, device=device)[:, None]",
     "k_pos": "torch.arange(k_len, device=device)",
 }
 _KEEP = Node("local", (), "keep", "bool")
@@ -58,7 +59,7 @@ class Oracle:
     keep: tuple[Line, ...]
     score: tuple[Line, ...]
     prepare: dict[str, str]  # input, by its name in code -> text that turns it into what the terms read
-    slices: dict[str, str]  # the same -> its part of one packed sequence
+    slices: dict[str, str]  # the same -> its part of one packed sequence, or of a batch entry's rows
     far: tuple[tuple[int, int, int], ...]  # queries, keys and heads of calls in which the numbers of the spec decide
     guarded: bool  # whether terms read the score and inputs through `visible`
     sequence: bool  # whether terms read the number of the packed sequence
@@ -132,7 +133,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
         keep=tuple(keep),
         score=tuple(score),
         prepare={i.name: text for i in cut.inputs[::-1] if (text := _prepare(i, leaf.gathered, far))},
-        slices={i.name: _slice(i) for i in own.inputs if i.axes},
+        slices={i.name: (_slice if spec.packed else _part)(i) for i in own.inputs if i.axes},
         far=tuple((*lengths, suite_cases.heads(spec)) for lengths in suite_cases.cases(spec)),
         guarded=guarded,
         sequence=leaf.sequence or (spec.packed and spec.dropout),
@@ -253,6 +254,8 @@ class _Leaf:
         if name == "b" and self.spec.packed:
             self.sequence = True
             return "sequence"
+        if name == "b":
+            return "(b + entry)"
         return _PLACES.get(name, name)
 
     def _read(self, given: Input, node: Node) -> str:
@@ -272,15 +275,14 @@ class _Leaf:
     def _index(self, axis: Axis, written: list[Node] | None) -> str:
         if written is None:
             if axis.kind in ("query", "key"):
-                place = "k_pos" if axis.kind == "key" else "q_pos - (k_len - q_len)"
+                place = "k_pos" if axis.kind == "key" else "q_pos - q_begin"
                 if axis.per == 1:
                     return place
                 return f"{place} // {axis.per}" if axis.kind == "key" else f"({place}) // {axis.per}"
             return IMPLICIT[axis.kind]
         node = written.pop(0)
         if axis.kind == "query":
-            first = Node("-", (Node("var", (), "k_len", "int"), Node("var", (), "q_len", "int")), None, "int")
-            node = Node("-", (node, first), None, "int")
+            node = Node("-", (node, FIRST), None, "int")
         text = printers.torch(node, self, atom=True)
         if node.op == "var" and node.value in ("q", "k") and axis.kind == "token":
             return text
@@ -295,7 +297,7 @@ def _row(given: Input, side: str) -> str:
     axes = [{"q": "query", "k": "key"}[side] if kind == "token" else kind for kind in given.kinds]
     text = given.name
     if side == "q":
-        text += f"[{':, ' * axes.index('query')}k_len - q_len :]"
+        text += f"[{':, ' * axes.index('query')}q_begin : q_begin + q_len]"
     wanted = [axis for axis in SCORE_AXES if axis in axes]
     if wanted != axes:
         text += f".permute({', '.join(str(axes.index(axis)) for axis in wanted)})"
@@ -354,6 +356,18 @@ def _slice(given: Input) -> str:
     while marks and marks[-1] == ":":
         marks.pop()
     return f"{given.name}[{', '.join(marks)}]" if marks else given.name
+
+
+def _part(given: Input) -> str:
+    """The part of an input that belongs to the rows of one batch entry: blocks are counted from its first row."""
+    rows = {"batch": "entry", "query": "queries", "key": "keys", "token": "keys"}
+    found = {i: axis for i, axis in enumerate(given.axes) if axis.kind in rows}
+    blocks = "(0, -(-({0}[1] - {0}[0]) // {1}))"
+    places = ", ".join(
+        f"{i}: {rows[axis.kind] if axis.per == 1 else blocks.format(rows[axis.kind], axis.per)}"
+        for i, axis in found.items()
+    )
+    return f"_part({given.name}, {len(given.axes)}, {{{places}}})" if places else given.name
 
 
 def _broad_axes(given: Input, stored: Storage) -> tuple[int, ...]:

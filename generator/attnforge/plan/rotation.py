@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..language.rope import Rope
 from .analysis import Analysis
+from .positions import of_first as first_position
 from .sides import BLOCKS, Side
 from .statements import Block, Branch, Call, Statement
 
@@ -48,7 +49,7 @@ def back(a: Analysis, side: Side, rows: tuple[str, str]) -> tuple[Block, ...]:
     """Turns a program's rows of dq or dk back; `rows` are where the first one stands and how far they are apart."""
     if not a.spec.rope:
         return ()
-    ahead, block = a.positions.of_first(side), BLOCKS[side]
+    ahead, block = first_position(side), BLOCKS[side]
     place = (*rows, f"{side}_start", f"{side}_len", ahead)
     return (*positions(a), Call("", "unrotate", (*place, *TABLES, block)))
 

@@ -81,6 +81,7 @@ def _rows(s: PackageKernels) -> Iterator[Function]:
         "loads load_rows": s.described,
         "stores add_product": True,
         "stores kept": spec.dropout,
+        "stores kept_alone": spec.dropout and bool(s.pairs),
         "stores partial_row_sums": spec.algorithm.by_query,
         "stores store_rows": True,
     }

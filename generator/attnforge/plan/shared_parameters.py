@@ -12,6 +12,7 @@ from .analysis import Analysis
 from .kernel_inputs import KernelInputs
 from .kernel_terms import KernelTerms
 from .parameters import Parameter, Step
+from .positions import BEGIN
 from .sides import BLOCKS, SIDES, Side
 from .storage import Storage
 
@@ -72,7 +73,13 @@ class SharedParameters:
         columns = {"q": "BLOCK_D", "k": "BLOCK_D"}
         for name in names:
             x = name.removesuffix("_desc")
-            yield Parameter(name, "tiles", x, (rows.get(x, "BLOCK_M"), columns.get(x, "BLOCK_DV")))
+            block = rows.get(x, "BLOCK_M"), columns.get(x, "BLOCK_DV")
+            yield Parameter(name, "tiles", x, block, condition=self.storage.whole)
+
+    def vectors(self, *names: str) -> Iterable[Parameter]:
+        """Vectors with a value for each query, of which steps read a tile's."""
+        for name in names:
+            yield Parameter(f"{name}_desc", "rows", name, ("BLOCK_M",), condition=self.storage.whole)
 
     def sizes(self, *, scale: bool = True) -> Iterable[Parameter]:
         yield from self.storage.sizes()
@@ -93,7 +100,7 @@ class SharedParameters:
                 continue
             text = f"{given.name}_sums" if given.scan else given.name
             if side := inputs.streams(given):
-                level = "level" if side == "q" and given.rows == ("token",) else ""
+                level = "level" if side == "q" and given.rows == ("token",) else self.storage.whole
                 yield Parameter(f"{given.name}_desc", "rows", text, (BLOCKS[side],), kind, level)
             if not side or inputs.points(given):
                 yield Parameter(f"{given.name}_ptr", "*" + kind, text)
@@ -170,8 +177,8 @@ class SharedParameters:
         loads = (*terms.loads("step"), *terms.loads("mask"))
         read = {*read, *statements.reads((*terms.keep, *loads))}
         rows = (self.analysis.kv, "k_len") if by_query else ("h", "q_len")
-        walked = (*walked, place, *rows)
-        lengths = ("k_len",) if not by_query and {"k_len", "q_pos", "q_first"} & read else ()
+        walked = (*walked, *place, *rows)
+        lengths = (BEGIN,) if not by_query and {"q_pos", "q_first"} & read else ()
         scale = "scale" if self.spec.scores else "scale_log2"
         blocks = ("BLOCK_N" if by_query else "BLOCK_M", "BLOCK_D", "BLOCK_DV", "PRECISION")
         made = statements.targets(loads)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..language.spec import Spec
+from . import storage
 from .kernel_terms import KernelTerms
 from .statements import Block, Branch, Comment, Statement
 
@@ -49,8 +50,14 @@ def empty(spec: Spec) -> tuple[Block, ...]:
 
 def kept(terms: KernelTerms) -> str:
     """Text of which of a tile's weights dropout keeps."""
-    drawn = "kept(seed, drop_below, b, h, row, k_start, k_pos.shape[0])"
+    drawn = f"kept(seed, drop_below, b, h, {storage.of(terms.spec).drawn}, k_start, k_pos.shape[0])"
     return drawn + (".T" if terms.down == "k" else "")
+
+
+def kept_anywhere(terms: KernelTerms) -> str:
+    """The same in tiles that begin anywhere where the call tells which rows a batch entry has."""
+    alone = f"kept_alone(seed, drop_below, b, h, {storage.of(terms.spec).drawn}, k_pos)"
+    return f"({kept(terms)} if entries_ptr is None else {alone})"
 
 
 def weights(spec: Spec) -> str:

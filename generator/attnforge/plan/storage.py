@@ -9,7 +9,7 @@ from ..expressions.inputs import HEAD_AXES, Axis, Input
 from ..language.spec import Spec
 from .parameters import Parameter, jitted
 from .sides import SIDES, Side
-from .statements import Statement
+from .statements import Block, Branch, Statement
 
 
 @dataclass(frozen=True)
@@ -20,9 +20,10 @@ class Dense:
     lead = ("b",)  # what leads to a head's rows, beside the head
     outer = ("batch", "token", "head")  # the axes before the columns
     longest = ("q.shape[1]", "k.shape[1]")  # texts of how many queries and keys the longest sequence has
-    functions = jitted("portable/loads", "load_tile")  # that its texts call
+    functions = jitted("portable/loads", "find_entry", "load_tile")  # that its texts call
     cut = False  # whether sequences share an axis, so that a tile may reach into the next one
     cuts = ()  # the tensors that tell where they begin
+    entries = ("entries",)  # the tensor that tells it where a call may leave rows out
     limits = ()  # the numbers that tell how long they are
     sequences = "q.shape[0]"  # text of how many there are
     heads = "q.shape[0], q.shape[2]"  # text of how many batch entries and heads there are
@@ -31,14 +32,18 @@ class Dense:
     tiled = "q.shape[0] * q.shape[2] * runtime.cdiv(q.shape[1], block_m) * block_m"
     nothing = "out.numel() == 0 or k.numel() == 0"  # text of whether no query sees a key
     # text of whether descriptors can read values of queries by position: from multiples of 16 bytes on
-    level = "(k.shape[1] - q.shape[1]) % 8 == 0"
+    level = "entries is None and (k.shape[1] - q.shape[1]) % 8 == 0"
+    whole = "entries is None"  # text of whether no row is left out: descriptors cannot mask rows
+    drawn = "row + drawn"  # text of the rows by which dropout draws
+    # text of the position of the first query
+    begin = "k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)"
 
     # what callers read and give
     axes = ("batch", "tokens", "heads", "head size")  # of q, k and v
     shapes = ("q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv); out is (B, Tq, Hq, Dv).",)  # lines
     lse = "(B, Hq, Tq)"
     totals = ("Tq", "Tk")  # the numbers of queries and of keys
-    keywords = ()  # that tell where sequences begin and how long they are
+    keywords = ("k_lens", "k_starts", "q_start")  # that tell where sequences begin and how long they are
 
     head_offset = "(tl.cast(b, tl.int64) * stride_batch + tl.cast(h, tl.int64) * stride_head)"
 
@@ -48,46 +53,60 @@ class Dense:
 
     def tile(self, x: str, side: Side, head: str, rows: str, columns: str) -> str:
         """Text that loads a tile of queries or keys, as [rows, columns]."""
-        return f"load_tile({x}_desc, b, {head}, {side}_start, {side}_len, {rows}, {columns})"
+        ends = f"{side}_offset + {side}_start, {side}_offset + {side}_len"
+        return f"load_tile({x}_desc, b, {head}, {ends}, {rows}, {columns})"
 
     def coordinates(self, side: Side, head: str, start: str) -> str:
         """Text of where a descriptor finds a tile whose first row is given within the sequence."""
-        return f"b, {head}, {start}, 0"
+        return f"b, {head}, {side}_offset + {start}, 0"
 
     def found(self, own: str = "") -> tuple[Statement, ...]:
         """The statements that find a sequence."""
-        return ()
+        return (Statement("q_offset, q_len, k_offset, k_len", "find_entry(entries_ptr, b, q_total, k_total)"),)
 
     def tokens(self) -> tuple[Statement, ...]:
         """The statements by which a program that sums along tokens finds those of its head."""
-        return (Statement("x_ptr", "b.to(tl.int64) * x_stride_batch + h.to(tl.int64) * x_stride_head", "+="),)
+        first = f"{self.offset('k', 'x', 'token')} + h.to(tl.int64) * x_stride_head"
+        return (
+            Statement("_, _, k_offset, count", "find_entry(entries_ptr, b, 0, k_total)"),
+            Statement("x_ptr", first, "+="),
+        )
 
     def sums(self) -> tuple[Statement, ...]:
         """The statements by which it finds their sums, in four parts of `k_rows`."""
-        place = "tl.program_id(0).to(tl.int64) * 4 * count"
-        return Statement("k_rows", "count"), Statement("sums_ptr", place, "+=")
+        place = "tl.program_id(0).to(tl.int64) * 4 * k_total"
+        return Statement("k_rows", "k_total"), Statement("sums_ptr", place, "+=")
 
     def dsums(self) -> tuple[Statement, ...]:
         """The statements by which it finds the gradients of their sums, and of themselves."""
-        place = "tl.program_id(0).to(tl.int64) * count"
-        return Statement("dsums_ptr", place, "+="), Statement("dx_ptr", place, "+=")
+        place = "tl.program_id(0).to(tl.int64) * k_total"
+        return Statement("dsums_ptr", place, "+="), Statement("dx_ptr", f"{place} + k_offset", "+=")
 
     def token_sizes(self, sums: str) -> Iterator[Parameter]:
         """What tells it how many tokens there are; `sums` is what the host calls the sums, or their gradient."""
-        yield Parameter("count", "i32", "x.shape[-1]")
+        yield Parameter("entries_ptr", "*i32", "entries", absent=True)
+        yield Parameter("k_total", "i32", "x.shape[-1]")
 
     def rows(self, side: Side) -> str:
         """Text of the first of a sequence's rows in out, dq, dk and dv."""
-        return f"b.to(tl.int64) * {side}_len"
+        return f"(b.to(tl.int64) * {side}_total + {side}_offset)"
 
-    def offset(self, side: Side, x: str, axis: str, own: bool = False) -> str:
+    def ahead(self, side: Side, stride: str, own: bool = False) -> str:
+        """Text of how far a sequence's rows begin from a head's; `own`: in one of the package's own tensors."""
+        return "" if own else f"tl.cast({side}_offset, tl.int64) * {stride}"
+
+    def offset(self, side: Side, x: str, axis: str) -> str:
         """Text of how far a sequence begins from a tensor's first value; `axis` is what the tensor calls its rows."""
-        return f"b.to(tl.int64) * {x}_stride_batch"
+        return f"b.to(tl.int64) * {x}_stride_batch + {self.ahead(side, f'{x}_stride_{axis}')}"
+
+    def beyond(self, side: Side) -> tuple[Block, ...]:
+        """Sends programs home whose tile is behind the end of their sequence."""
+        return (Branch("entries_ptr is not None", _beyond(side)),)
 
     @property
     def head_rows(self) -> str:
         """Text of the first of a head's rows in lse and delta, where descriptors can read."""
-        return "(b.to(tl.int64) * Hq + h) * q_len"
+        return "(b.to(tl.int64) * Hq + h) * q_total + q_offset"
 
     @property
     def tiled_rows(self) -> str:
@@ -96,16 +115,16 @@ class Dense:
 
     def head_tokens(self, given: Input) -> str:
         """Text of the first of a head's tokens in an input's gradient."""
-        return "(b.to(tl.int64) * Hq + h) * k_len"
+        return "(b.to(tl.int64) * Hq + h) * k_total" + ("" if given.scan else " + k_offset")
 
     @property
     def head_queries(self) -> str:
         """Text of the first of a head's queries in an input's gradient."""
         return "row_base"
 
-    def place(self, side: Side) -> str:
+    def place(self, side: Side) -> tuple[str, ...]:
         """What a step along one side needs to find that side's rows."""
-        return "b"
+        return "b", f"{side}_offset"
 
     def kept(self, given: Input) -> tuple[Axis, ...]:
         """The axes of an input as they are stored."""
@@ -113,8 +132,9 @@ class Dense:
 
     def sizes(self) -> Iterator[Parameter]:
         """What tells kernels the lengths."""
-        yield Parameter("q_len", "i32", "q.shape[1]")
-        yield Parameter("k_len", "i32", "k.shape[1]")
+        yield Parameter("entries_ptr", "*i32", "entries", absent=True)
+        yield Parameter("q_total", "i32", "q.shape[1]")
+        yield Parameter("k_total", "i32", "k.shape[1]")
 
     def aligned(self) -> Iterator[Parameter]:
         """What tells kernels where heads begin in the LSE and delta."""
@@ -132,12 +152,16 @@ class Packed:
     functions = (*jitted("portable/loads", "find_rows", "load_tile"), *jitted("portable/stores", "clear_rows"))
     cut = True
     cuts = ("cu_seqlens_q", "cu_seqlens_k")
+    entries = ()
     sequences = "(cu_seqlens_q.shape[0] - 1)"
     heads = "q.shape[1]"
     counted = ("q", "cu_seqlens_q", *longest)
     tiled = "q.shape[1] * (q.shape[0] // block_m + cu_seqlens_q.shape[0] - 1) * block_m"
     nothing = "0 in (out.numel(), k.numel(), max_seqlen_q, max_seqlen_k, cu_seqlens_q.shape[0] - 1)"
     level = "cu_seqlens_q.data_ptr() == cu_seqlens_k.data_ptr()"
+    whole = ""
+    drawn = "row"
+    begin = "k_len - q_len"
 
     axes = ("tokens", "heads", "head size")
     shapes = (
@@ -208,12 +232,17 @@ class Packed:
         """Text of the first of a sequence's rows in out, dq, dk and dv."""
         return f"{side}_offset.to(tl.int64)"
 
-    def offset(self, side: Side, x: str, axis: str, own: bool = False) -> str:
-        """Text of how far a sequence begins from a tensor's first value; `axis` is what the tensor calls its rows.
+    def ahead(self, side: Side, stride: str, own: bool = False) -> str:
+        """Text of how far a sequence's rows begin from a head's; `own`: in one of the package's own tensors."""
+        return f"{side}_{'aligned' if own else 'offset'}.to(tl.int64) * {stride}"
 
-        `own`: whether the tensor is one of the package's own.
-        """
-        return f"{side}_{'aligned' if own else 'offset'}.to(tl.int64) * {x}_stride_{axis}"
+    def offset(self, side: Side, x: str, axis: str) -> str:
+        """Text of how far a sequence begins from a tensor's first value; `axis` is what the tensor calls its rows."""
+        return self.ahead(side, f"{x}_stride_{axis}")
+
+    def beyond(self, side: Side) -> tuple[Block, ...]:
+        """Sends programs home whose tile is behind the end of their sequence."""
+        return _beyond(side)
 
     @property
     def head_rows(self) -> str:
@@ -235,9 +264,9 @@ class Packed:
         """Text of the first of a head's queries in an input's gradient."""
         return "tl.cast(h, tl.int64) * q_total + q_offset"
 
-    def place(self, side: Side) -> str:
+    def place(self, side: Side) -> tuple[str, ...]:
         """What a step along one side needs to find that side's rows."""
-        return f"{side}_offset"
+        return (f"{side}_offset",)
 
     def kept(self, given: Input) -> tuple[Axis, ...]:
         """The axes of an input as they are stored: rows of all sequences stand in one axis, without a batch."""
@@ -255,6 +284,10 @@ class Packed:
         """How many sequences and rows of a head the LSE and delta have, where each begins at a multiple of 4."""
         yield Parameter("sequences", "i32", "cu_seqlens_q.shape[0] - 1")
         yield Parameter("q_rows", "i32", "lse.shape[-1]")
+
+
+def _beyond(side: Side) -> tuple[Block, ...]:
+    return (Branch(f"{side}_start >= {side}_len", (Statement("", "return"),)),)
 
 
 Storage = Dense | Packed

@@ -13,13 +13,12 @@ from ..printing import printers
 from ..tiling import ranges
 from ..tiling.ranges import Span
 from .kernel_inputs import KernelInputs
-from .positions import ENDS_TOGETHER
+from .positions import BEGIN, FIRST
 from .sides import Side
 from .statements import Statement, names
 
 _RANGE = ("first", "full_first", "full_last", "last")
-_SHIFT = Node("local", (), "shift", "int")  # the position of row 0
-_POSITIONS = ("q_first", "q_last", "k_first", "k_last", "q_len", "k_len", "b", "h", "kv_h")
+_POSITIONS = ("q_first", "q_last", "k_first", "k_last", "q_len", "k_len", BEGIN, "b", "h", "kv_h")
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,6 @@ class TileRange:
     ends: tuple[Bounds, ...]
     full: bool  # whether some tile may be full
     left: bool  # whether mixed tiles may stand before the full ones
-    shifted: bool  # whether the ends read `shift`, the position of row 0
     narrowed: bool  # whether tensors of the call tell kernels which tiles to visit
     exact: bool  # whether single positions visit nothing but what they see
     plain: tuple[str, ...] | None  # the parameters that a call gives as numbers; None if some are not such
@@ -65,7 +63,7 @@ class TileRange:
     @property
     def body(self) -> tuple[Statement, ...]:
         """The function's statements."""
-        found = [Statement("shift", ENDS_TOGETHER.shift)] if self.shifted else []
+        found: list[Statement] = []
         for n, ends in enumerate(self.ends):
             full = ends.full or (ends.hi, ends.hi)
             after = (f"last{n - 1}" if n else "0",) if self.after else ()
@@ -131,19 +129,17 @@ def build(spec: Spec, along: Side, *, told: bool = False) -> TileRange:
         found = (Span(None, None, None, None, False),)
     ends = tuple(_bounds(span, along, spec) for span in found)
     named = set(names(*(text for e in ends for text in (e.lo, e.hi, *(e.full or ())))))
-    if "shift" in named:
-        named |= {"q_len", "k_len"}
     tile = ("q_first", "q_last") if along == "k" else ("k_first", "k_last")
     accesses = KernelInputs(spec, "q").accesses
     given = [o.keyword for o in spec.options] + [i.name for i in spec.inputs] + [access.name for access in accesses]
-    candidates = dict.fromkeys([*tile, "q_len", "k_len", "b", "h", "kv_h", *given])
+    candidates = dict.fromkeys([*tile, "q_len", "k_len", BEGIN, "b", "h", "kv_h", *given])
     parameters = tuple(name for name in candidates if name in named)
     full = told or any(e.full for e in ends)
     narrowed = told or any(given.scan for given in spec.inputs)
     left = narrowed or len(found) > 1 or any(span.lo is not None or span.full_lo is not None for span in found)
     function, block = ("key_tiles", "BLOCK_N") if along == "k" else ("query_tiles", "BLOCK_M")
     exact, plain = all(span.exact for span in found), _plain(spec, parameters)
-    return TileRange(function, parameters, block, ends, full, left, "shift" in named, narrowed, exact, plain, False)
+    return TileRange(function, parameters, block, ends, full, left, narrowed, exact, plain, False)
 
 
 def _plain(spec: Spec, parameters: tuple[str, ...]) -> tuple[str, ...] | None:
@@ -168,7 +164,7 @@ def _end(node: Node | None, kind: str, along: str, spec: Spec) -> str:
         return "0" if kind == "lo" else count
     inputs = KernelInputs(spec, "q")
     if along == "q":
-        node = Node("-", (node, _SHIFT), None, "int")
+        node = Node("-", (node, FIRST), None, "int")
     text = inputs.text(node)
     if text == "0":
         return text

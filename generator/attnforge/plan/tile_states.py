@@ -16,9 +16,9 @@ from ..language.spec import Spec
 from ..printing import printers
 from ..tiling import intervals
 from ..tiling.intervals import FALSE, TRUE, Ends
+from . import positions
 from .access import Access
 from .kernel_inputs import KernelInputs
-from .positions import ENDS_TOGETHER
 from .sides import BLOCKS, OTHER, SIDE_OF, Side
 from .statements import Statement, label, needed, reads, serving, targets
 
@@ -162,7 +162,7 @@ class TileStates:
         lines = []
         for access in self.blocks:
             per = {axis.kind: axis.per for axis in access.input.axes}
-            row = [ENDS_TOGETHER.row(end) for end in ("q_first", "q_last")]
+            row = [positions.row(end) for end in ("q_first", "q_last")]
             sides = {"q": (*row, str(per["query"]), "query"), "k": ("k_first", "k_last", str(per["key"]), "key")}
             other = OTHER[self.own]
             texts = [
@@ -176,12 +176,13 @@ class TileStates:
     def body(self) -> tuple[Statement, ...]:
         """The function's statements, up to `some` and `every`."""
         other = OTHER[self.own]
+        past = positions.of("q_len") if other == "q" else "k_len"
         return (
-            *ENDS_TOGETHER.ends(other, f"tile * {self.block}"),
+            *positions.ends(other, f"tile * {self.block}"),
             *self.notes(other),
             *self.extremes,
             Statement("some", f"{other}_first <= {other}_last"),
-            Statement("every", f"{other}_first + {self.block} <= k_len"),
+            Statement("every", f"{other}_first + {self.block} <= {past}"),
             *(statement for found in self.conditions for statement in found),
         )
 
@@ -191,12 +192,13 @@ class TileStates:
         other = OTHER[self.own]
         states = (statement for found in self.conditions for statement in found)
         named = reads((*states, *self.extremes, *self.notes(other)))
-        named |= {"k_len"} if self.own == "q" else {"q_len", "k_len"}
+        named |= {"k_len"} if self.own == "q" else {"q_len", "k_len", positions.BEGIN}
         made = {f"{access.name}_{end}" for access in (*self.noted(other), *self.blocks) for end in ("least", "most")}
         made |= {f"{other}_first", f"{other}_last"}
         own = [f"{access.name}_{end}" for access in self.noted(self.own) for end in ("least", "most")]
         loaded = targets((*self.inputs.loads("program"), *self.inputs.loads("head")))
-        candidates = [f"{self.own}_first", f"{self.own}_last", "q_len", "k_len", "b", "h", "kv_h", *own]
+        candidates = [f"{self.own}_first", f"{self.own}_last", "q_len", "k_len", positions.BEGIN]
+        candidates += ["b", "h", "kv_h", *own]
         candidates += [f"{other}_bounds_base", f"{other}_tiles", *loaded, *self.inputs.arguments]
         return tuple(name for name in dict.fromkeys(candidates) if name in named and name not in made)
 

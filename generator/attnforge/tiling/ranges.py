@@ -56,8 +56,7 @@ def spans(
 
 def _natural(along: str) -> tuple[Linear, Linear]:
     """The first position of a side, and the one past its last."""
-    k_len = atom(variable("k_len"))
-    return (Linear() if along == "k" else k_len - atom(variable("q_len"))), k_len
+    return (Linear() if along == "k" else atom(variable("q_begin"))), atom(variable("k_len"))
 
 
 def _where(condition: Node, a: Linear, b: Linear) -> Linear:

@@ -12,6 +12,7 @@ from ..common_values import CommonValues
 from ..kernel_terms import KernelTerms
 from ..loops import Loops
 from ..parameters import Kernel, Parameter, Step
+from ..positions import BEGIN
 from ..shared_parameters import SharedParameters
 from ..statements import Block, Branch, Call, Comment, Loop, Statement, lines, names, needed, reads, targets
 from .hopper_forward import shows_the_past
@@ -66,7 +67,7 @@ class Backward:
     def helpers(self) -> tuple[str, ...]:
         """What the small kernels take from kernels.py."""
         found = names(*(line for kernel in self.launched for block in kernel.blocks.values() for line in lines(block)))
-        return tuple(found & {"find_rows", "load_tile", "unrotate"})
+        return tuple(found & {"find_entry", "find_rows", "load_tile", "unrotate"})
 
     @cached_property
     def parts(self) -> tuple[Parameter, ...]:
@@ -99,7 +100,8 @@ class Backward:
         scale = "scale" if self.shared.spec.scores else "scale_log2"
         fixed = ("q_len", "k_len", "sum_tile", scale, "k_pos")
         made = {*fixed, *own, "row", "q_pos", "q_first", *targets(loads)}
-        words = tuple(name for name in ("b", "h") if name in read)
+        words: tuple[str, ...] = tuple(name for name in ("b", "h") if name in read)
+        words += (BEGIN,) if {"q_pos", "q_first"} & read else ()
         passed = terms.passed(read, {*made, *words})
         bundles = (("terms", (*fixed, *words, *passed)),)
         constants = ("BLOCK_M", "BLOCK_N", "BLOCK_D", "STAGES", "SCORES", "OUT", "WORKER")
@@ -131,7 +133,7 @@ class Backward:
 
     @property
     def _load_taken(self) -> tuple[str, ...]:
-        place = ("q_offset", "come") if self.cut else ("b",)
+        place = ("q_offset", "come") if self.cut else ("b", "q_offset")
         given = ("q_desc", "dout_desc", "lse_ptr", "delta_ptr", "row_base", *place, "h", "q_len")
         return (*self._load_results, "q_start", *given, "queries", "BLOCK_M", "STAGES")
 
@@ -172,7 +174,7 @@ class Backward:
         ranges = reads(loaded.range)
         head_loads = needed(tuple(map(_laid_out, terms.loads("head"))), ranges)
         loads = self._by_head((Statement("row_base", p.storage.head_rows), *head_loads, *loaded.blocks))
-        rows = tuple(map(_laid_out, (*programs.rows(a, "k"), *a.scaled, *terms.loads("program"))))
+        rows = tuple(map(_laid_out, (*programs.rows(a, "k"), *a.scaled, *terms.loads("program"), a.begin)))
         own = needed(rows, {"k_pos"} | reads((*known, *heads)))
         lengths = needed(rows, reads((*known, *loads)))
         cleared = self._cleared if self.cut else ()

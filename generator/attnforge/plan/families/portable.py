@@ -157,8 +157,7 @@ def _dkv(p: SharedParameters) -> Kernel:
         "backward_dkv",
         (
             *p.operands("q_desc", "k_desc", "v_desc", "dout_desc"),
-            Parameter("lse_desc", "rows", "lse", ("BLOCK_M",)),
-            Parameter("delta_desc", "rows", "delta", ("BLOCK_M",)),
+            *p.vectors("lse", "delta"),
             Parameter("dk_ptr", "*T", "dk", written=True),
             Parameter("dv_ptr", "*T", "dv", written=True),
             *_taken_backward(p, terms),
@@ -298,12 +297,12 @@ def _pair(p: SharedParameters, access: Access) -> Pair:
     head = next((i for kind, i in places.items() if kind in ("head", "kv_head")), None)
     heads = "1" if head is None else f"{given.name}.shape[{head}]"
     (total,) = terms.sums
-    keys, loads = a.keys, terms.loads("program")
+    keys = a.keys
     visited: tuple[Statement, ...] = (Statement("first, _, _, last", keys.call()),)
     if len(keys.ends) > 1:
         ends = (("first, _, _, _", "0"), ("_, _, _, last", str(len(keys.ends) - 1)))
         visited = tuple(Statement(target, keys.call(span)) for target, span in ends)
-    place = f"{total.name}_ptr + place[:, None] * k_len + k_pos[None, :]"
+    place = f"{total.name}_ptr + place[:, None] * k_total + k_pos[None, :]"
     keep: tuple[Block, ...] = ()
     scores = "[BLOCK_M, BLOCK_N]"
     if terms.keep:
@@ -331,15 +330,33 @@ def _pair(p: SharedParameters, access: Access) -> Pair:
         *_tile(p, "dout", "q", "BLOCK_DV"),
         *_tile(p, "v", "k", "BLOCK_DV"),
         Statement("dp", "tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)", label=scores),
-        *softmax.passed_back(terms),
+        *softmax.passed_back(terms, softmax.kept_anywhere(terms)),
         Statement("delta", "tl.load(delta_ptr + row_base + row, mask=row < q_len, other=0.0)", shape="[BLOCK_M]"),
         Statement("ds", "p * (dp - delta[:, None])", label=scores),
+        Statement("before", total.name),
         *terms.outward,
+        Branch("entries_ptr is not None", (Statement(total.name, f"tl.where(inside, {total.name}, before)"),)),
     )
     if p.spec.masks:
-        body = (*visited, Branch("(tl.program_id(2) >= first) & (tl.program_id(2) < last)", body))
-    heads_of = "own_b * batches + i // heads, own_h * heads + i % heads"
-    inner = (Statement("b, h", heads_of), *a.key_head, *loads, *body)
+        aligned = "(tl.program_id(2) >= first) & (tl.program_id(2) < last)"
+        shifted = "(k_start + BLOCK_N > first * BLOCK_N) & (k_start < last * BLOCK_N)"
+        visits = Statement("visits", f"{aligned} if entries_ptr is None else {shifted}")
+        body = (*visited, visits, Branch("visits", body))
+    inner = (*a.key_head, *terms.loads("program"), *body)
+    rows = (*programs.rows(a, "q"), *programs.rows(a, "k"))
+    sides = (("q_start", "q_len", "BLOCK_M"), ("k_start", "k_len", "BLOCK_N"))
+    met = " & ".join(f"({start} < {count}) & ({start} + {block} > 0)" for start, count, block in sides)
+    within = "((row >= 0) & (row < q_len))[:, None] & ((k_pos >= 0) & (k_pos < k_len))[None, :]"
+    each: tuple[Block, ...] = (
+        Statement("b, h", "own_b * batches + i // heads, own_h * heads + i % heads"),
+        *programs.sequence(a, "q", []),
+        Comment("rows of the tile as the batch entry counts its own"),
+        Statement("q_start, k_start", "own_q_start - q_offset, own_k_start - k_offset"),
+        *needed(rows, {"row", "k_pos"} | reads(inner)),
+        Statement("inside", within),
+        Statement("meets", f"True if entries_ptr is None else {met}"),
+        Branch("meets", inner),
+    )
     kernel = Kernel(
         f"backward_{given.name}",
         (
@@ -358,11 +375,9 @@ def _pair(p: SharedParameters, access: Access) -> Pair:
         "portable/backward_pairs.jinja",
         f"({batch} * {heads}, {p.tiles('q')}, {p.tiles('k')})",
         blocks={
-            "opened": needed(
-                (*programs.rows(a, "q"), *programs.rows(a, "k"), *a.scaled), {"row", "k_pos"} | reads(inner)
-            ),
+            "opened": needed(a.scaled, reads(inner)),
             "start": _zeros(terms, scores),
-            "visit": (Loop("i", "0", "batches * heads", inner),),
+            "visit": (Loop("i", "0", "batches * heads", each),),
             "store": serving(terms.readers(access), (Statement("", f"tl.store({place}, {total.name}, mask=inside)"),)),
         },
         texts={"input": given.keyword},

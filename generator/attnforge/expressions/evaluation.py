@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping
 
 from .folding import OPERATIONS
@@ -52,10 +53,16 @@ def compiled(node: Node) -> Function:
     if node.op == "or":
         return lambda env: bool(first(env)) or bool(second(env))
     operation = _OPERATIONS[node.op]
+    if node.args[1].op == "num":
+        constant = node.args[1].value
+        return lambda env: operation(first(env), constant)
     return lambda env: operation(first(env), second(env))
 
 
 def _read(name: str, index: list[Function]) -> Function:
+    if not index:
+        return operator.itemgetter(name)
+
     def read(env: Mapping[str, object]) -> Value:
         value = env[name]
         if callable(value):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Mapping
 
 from .folding import OPERATIONS
@@ -60,9 +59,6 @@ def compiled(node: Node) -> Function:
 
 
 def _read(name: str, index: list[Function]) -> Function:
-    if not index:
-        return operator.itemgetter(name)
-
     def read(env: Mapping[str, object]) -> Value:
         value = env[name]
         if callable(value):

@@ -272,15 +272,16 @@ def refused(given: RandomSpec) -> str:
 
 def write(given: RandomSpec, folder: Path) -> None:
     """Renders a spec's package into a folder, beside its YAML."""
+    import unformatted
+
     from attnforge.language import spec
-    from attnforge.render import render
     from attnforge.source import resources
 
     path = folder / f"{given.name}.yaml"
     path.write_text(given.yaml)
     package = folder / given.name
     package.mkdir()
-    for name, text in render.render(spec.load(path, terms=resources.terms_for(path))).items():
+    for name, text in unformatted.files(spec.load(path, terms=resources.terms_for(path))).items():
         (package / name).write_text(text)
 
 

@@ -25,6 +25,7 @@ score:
 inputs:
   temp: {axes: [head], grad: true}
 """
+HASTENED = "import runpy; from attnforge.gpu import interpreter; interpreter.hasten(); runpy.run_path('train.py')"
 TRAIN = '''
 """Two layers learn to repeat the token of three places before."""
 import torch
@@ -90,4 +91,4 @@ def test_a_users_variant_from_spec_to_training(tmp_path: Path) -> None:
     run("-m", "attnforge", "render", "specs/tempered.yaml")
     assert " passed" in run("-m", "attnforge", "test", "specs/tempered.yaml", "--cpu")
     (tmp_path / "train.py").write_text(TRAIN)
-    run("train.py")
+    run("-c", HASTENED)

@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from attnforge.gpu import interpreter
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -85,6 +87,7 @@ class Session:
 
 def serve() -> None:
     """The other end of a session."""
+    interpreter.hasten()
     sys.path[0] = os.getcwd()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+import unformatted
 from click.testing import CliRunner
 from torch.nn.attention.flex_attention import AuxOutput
 
@@ -202,7 +203,7 @@ def variants(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Varian
         loaded = spec.load(path, terms=resources.terms_for(path))
         planned = plan.build(loaded)
         printed = GENERATED / name / "reference.py"
-        text = printed.read_text() if name in SHIPPED else render.file(loaded, "reference.py")
+        text = printed.read_text() if name in SHIPPED else unformatted.file(loaded, "reference.py")
         return Variant(
             planned,
             reference.build(loaded, planned.arguments),
@@ -219,7 +220,7 @@ def test_what_leaves_int32_is_computed_from_int64(tmp_path: Path) -> None:
     loaded = spec.load(path, terms=resources.terms_for(path))
     text = render.export(loaded, "flex")
     assert "q_pos = q_idx.long() + shift" in text and "k_pos = kv_idx.long()" in text and "in_mark.long()" in text
-    printed = render.file(loaded, "reference.py")
+    printed = unformatted.file(loaded, "reference.py")
     assert "in_mark.long()" in printed and "torch.as_tensor(in_jump, dtype=torch.long" in printed
 
 

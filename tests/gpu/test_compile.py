@@ -147,22 +147,24 @@ PACKAGE = """
 import re
 import sys
 from pathlib import Path
+import unformatted
 from attnforge.gpu import compile
 from attnforge.language import spec
 from attnforge.plan import plan
-from attnforge.render import emit, render
+from attnforge.render import emit
 from attnforge.source import resources
 targets = compile.targets(["sm_80", "sm_90"])
 def cases(path, head_dim, dtype, arch):
     loaded = spec.load(path, terms=resources.terms_for(path))
-    package = emit.Package(loaded.name, loaded.source, path, render.render(loaded))
+    package = emit.Package(loaded.name, loaded.source, path, unformatted.files(loaded))
     return compile.cases(package, plan.build(loaded), Path(sys.argv[1]) / loaded.name, head_dim, dtype).of(arch)
 """
 
 
 def compiled(code: str, folder: Path, *arguments: str) -> list[str]:
     """What code prints that compiles kernels of packages; triton must not have been imported for its interpreter."""
-    env = os.environ | {"PYTHONPATH": str(Path(attnforge.__file__).parents[1]), "TRITON_CACHE_DIR": str(folder)}
+    places = os.pathsep.join(map(str, (Path(attnforge.__file__).parents[1], Path(__file__).parents[1])))
+    env = os.environ | {"PYTHONPATH": places, "TRITON_CACHE_DIR": str(folder)}
     env.pop("TRITON_INTERPRET", None)
     command = [sys.executable, "-c", PACKAGE + code, str(folder), *arguments]
     done = subprocess.run(command, env=env, capture_output=True, text=True)

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 import torch
+import unformatted
 from random_specs import RandomSpec, generate, suite, write
 
 from attnforge.explain import explain, summary
 from attnforge.language import algorithm, spec
 from attnforge.language.spec import Spec
 from attnforge.plan import plan
-from attnforge.render import render
 from attnforge.source import resources
 
 pytestmark = pytest.mark.slow
@@ -90,7 +90,7 @@ def named(tree: ast.AST) -> set[str]:
 @pytest.mark.parametrize("name", SPECS)
 def test_nothing_is_rendered_for_a_backward_pass(name: str, which: str, tmp_path: Path) -> None:
     loaded = load(tmp_path, name, SPECS[name] + f"algorithm: {which}\n")
-    files = render.render(loaded)
+    files = unformatted.files(loaded)
     words = re.compile(r"backward|gradient|autograd|dout|needs_input_grad|\bsign\b|REVERSE|reverse\b", re.IGNORECASE)
     for file in ("kernels.py", "launch.py"):
         assert not words.findall(files[file].replace("There is no backward pass.", "")), file
@@ -111,7 +111,7 @@ def test_nothing_is_rendered_for_a_backward_pass(name: str, which: str, tmp_path
 
 def test_steps_that_read_what_others_wrote_wait_for_them() -> None:
     path = resources.variants()["flash1"]
-    text = render.file(spec.load(path, terms=resources.terms_for(path)), "kernels.py")
+    text = unformatted.file(spec.load(path, terms=resources.terms_for(path)), "kernels.py")
     step = next(n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef) and n.name == "attend")
     assert ast.unparse(step.body[-1]) == "tl.debug_barrier()"
     kernel = next(n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef) and n.name == "forward")

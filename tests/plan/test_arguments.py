@@ -10,12 +10,12 @@ from typing import Any
 import numpy
 import pytest
 import torch
+import unformatted
 from devices import GPU
 from torch.utils.checkpoint import checkpoint
 
 from attnforge.gpu import bench
 from attnforge.language import spec
-from attnforge.render import render
 from attnforge.source import resources
 
 DEVICE = "cuda" if GPU else "cpu"
@@ -44,7 +44,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], ModuleT
             loaded = spec.load(path, terms=resources.terms_for(path))
             package = folder / "packages" / loaded.name
             package.mkdir(parents=True)
-            for file, text in render.render(loaded).items():
+            for file, text in unformatted.files(loaded).items():
                 (package / file).write_text(text)
             made[name] = bench.module(loaded.name, package / "__init__.py")
         return made[name]

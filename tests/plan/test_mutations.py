@@ -7,12 +7,12 @@ from pathlib import Path
 
 import devices  # noqa: F401  # where kernels run is settled before triton is imported
 import pytest
+import unformatted
 from inner_run import failures
 
 from attnforge.expressions import linear_forms
 from attnforge.expressions.tree import Node
 from attnforge.language import spec
-from attnforge.render import render
 from attnforge.tiling import ranges
 
 pytestmark = pytest.mark.slow
@@ -220,7 +220,7 @@ def test_the_suite_fails_on_ranges_with(fault: str, tmp_path: Path, monkeypatch:
         monkeypatch.setattr(place, name, function)
         package = tmp_path / f"{label}_{list(BOUNDS).index(fault)}"
         package.mkdir()
-        for file, text in render.render(spec.load(path, terms=())).items():
+        for file, text in unformatted.files(spec.load(path, terms=())).items():
             (package / file).write_text(text)
         found = failures(package / "test_bounded.py", "-k", "tiles_are_visited")
         assert bool(found) == (label == "wrong")

@@ -11,9 +11,9 @@ from types import ModuleType
 
 import devices  # noqa: F401  # where kernels run is settled before triton is imported
 import pytest
+import unformatted
 
 from attnforge.language import spec
-from attnforge.render import render
 from attnforge.source import resources
 
 pytestmark = pytest.mark.slow
@@ -56,7 +56,7 @@ def test_no_other_number_passes(
     path = tmp_path / "specs" / f"{name}.yaml"
     shutil.copytree(SPECS / "terms", path.parent / "terms")
     path.write_text(text, encoding="utf-8")
-    changed = render.file(spec.load(path, terms=resources.terms_for(path)), "kernels.py")
+    changed = unformatted.file(spec.load(path, terms=resources.terms_for(path)), "kernels.py")
     # the names of packages that a process has imported are taken
     package = tmp_path / f"{name}_{abs(hash(place))}"
     package.mkdir()

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+import unformatted
 import yaml
 from formulas import attention_by_hand
 
 from attnforge.language import spec
-from attnforge.render import render
 
 pytestmark = pytest.mark.slow
 
@@ -57,7 +57,7 @@ def load(document: str, folder: Path, name: str) -> dict[str, Any]:
     path = folder / f"{name}.yaml"
     path.write_text(f"name: {name}\ndescription: A test.\n{document}\n")
     module_path = folder / f"{name}_reference.py"
-    module_path.write_text(render.file(spec.load(path, terms=[SPECS / "terms"]), "reference.py"))
+    module_path.write_text(unformatted.file(spec.load(path, terms=[SPECS / "terms"]), "reference.py"))
     found = importlib.util.spec_from_file_location(module_path.stem, module_path)
     assert found is not None and found.loader is not None
     module = importlib.util.module_from_spec(found)

@@ -110,6 +110,31 @@ def test_right_kernels_are_accepted(name: str, tmp_path: Path) -> None:
     module.check(case)
 
 
+SQUARED_SUMS = """sink: true
+score:
+  - log_decay
+  - expr: "score ** 2 / 8"
+"""
+
+
+def test_roundings_of_long_rows_are_drawn_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = made("squared_sums", SQUARED_SUMS, tmp_path)
+    monkeypatch.setattr(module.checks, "LONG", 0)
+    case = module.Case((128,), (2048,), 2, 1, 16, 16, torch.float32)
+    module.VARIANT.check_far(case, monkeypatch)
+
+
+def test_rows_without_keys_leave_the_yardstick_sane(tmp_path: Path) -> None:
+    module = made("few_rows", "mask: [causal]\n", tmp_path)
+    gold = torch.full((2, 4, 8), -torch.inf, dtype=torch.float64)
+    gold[1, 2, 3] = 0.125
+    # a row in 64 has a key, and is off by a hundredth
+    off = gold * 1.01
+    module.checks.accept(module.SMALL, "lse", off.half(), gold, [off.half()] * 9, scores=1e4)
+    with pytest.raises(RuntimeError, match="too much to judge by"):
+        module.checks.accept(module.SMALL, "lse", off.half(), gold, [(gold * 1.1).half()] * 9, scores=1e4)
+
+
 # specs that not every test of a suite suits: those that could take a right package for a wrong one, the spec
 UNUSUAL = {
     "sink_of_sums": ("without_keys", "sink: true\nmask: [causal]\nscore: [log_decay]\n"),
@@ -135,6 +160,16 @@ inputs: {w: {axes: [batch, token, head], scan: cumsum, min: -1, max: 0, grad: tr
         'mask:\n  - causal\n  - sliding_window: {size: 4096}\nscore: [expr: "score - abs(q - k)"]\n',
     ),
     "a_root": ("test_scale", 'domain: {min: 0.1}\nscore: [expr: "score ** 0.5"]\n'),
+    "steep_squares": (
+        "test_scale",
+        """sink: true
+score:
+  - log_decay
+  - expr: "score ** 2 / 8"
+  - expr: "score + w[q] if k >= 2 * q + 32 else -score"
+inputs: {w: {axes: [token], grad: true}}
+""",
+    ),
     "a_third_power": ("test_scale", 'heads: equal\nscore: [expr: "score ** 3 / 32"]\n'),
     "large_heads_that_turn": ("copy_no_tiles or float16", "rope: {layout: half, dims: 32}\n"),
     "few_blocks": (

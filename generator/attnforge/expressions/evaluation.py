@@ -52,6 +52,9 @@ def compiled(node: Node) -> Function:
     if node.op == "or":
         return lambda env: bool(first(env)) or bool(second(env))
     operation = _OPERATIONS[node.op]
+    if node.args[1].op == "num":
+        constant = node.args[1].value
+        return lambda env: operation(first(env), constant)
     return lambda env: operation(first(env), second(env))
 
 

@@ -193,6 +193,8 @@ class _Change:
 
     def decides(self, env: Env, own: _Outcome) -> bool:
         """True if a place is seen, or a score is, as the own spec does not have it."""
+        if not all(seen or i in self._masks for i, seen in enumerate(own.kept)):
+            return False  # hidden by a mask that has not changed
         if self._reads:
             env = env | {read.name: read.of(env) for read in self._reads}
         try:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ccd145a2b83d8bf1
-#   text hash     38e7950880b2f09f
+#   content hash  58d74508cb38c897
+#   text hash     35be5a72a45d07fd
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,14 +1,15 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ccd145a2b83d8bf1
-#   text hash     4b3126ace655b0eb
+#   content hash  58d74508cb38c897
+#   text hash     5a31c6e48b3c48fd
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
 from __future__ import annotations
 
 import math
+import operator
 import os
 
 import torch
@@ -23,6 +24,9 @@ def attention(
     v: torch.Tensor,
     *,
     slopes: torch.Tensor | None = None,
+    k_lens: torch.Tensor | None = None,
+    k_starts: torch.Tensor | None = None,
+    q_start: torch.Tensor | int | None = None,
     scale: float | None = None,
     return_lse: bool = False,
 ):
@@ -32,13 +36,16 @@ def attention(
     Hq is a multiple of Hkv. float16, bfloat16 or float32, head sizes up to 256.
 
     slopes: (Hq,), optional; what a distance of one costs
+    k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b], without the last one
+    q_start: int or int32 (B,), optional; the position of the first query, counted from the entry's first key. Queries at no
+        key's position are padding then, and give 0. If None, the last query lines up with the last key
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)
     """
-    return _attention(q, k, v, slopes, scale, return_lse)
+    return _attention(q, k, v, k_lens, k_starts, q_start, slopes, scale, return_lse)
 
 
-def _attention(q, k, v, in_slopes, scale, return_lse):
+def _attention(q, k, v, k_lens, k_starts, q_start, in_slopes, scale, return_lse):
     """What `attention` does; names from the spec begin with `in_` from here on, as in the kernels."""
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = _cast(q), _cast(k), _cast(v)
@@ -50,10 +57,13 @@ def _attention(q, k, v, in_slopes, scale, return_lse):
         scale = 1 / math.sqrt(q.shape[-1])
     else:
         scale = _float("scale", scale)
+    entries = None
+    if not (k_lens is k_starts is q_start is None):
+        entries = _entries(q, k, k_lens, k_starts, q_start)
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 
-    out, lse = launch.attend(q, k, v, in_slopes, scale)
+    out, lse = launch.attend(q, k, v, entries, in_slopes, scale)
     return (out, launch.natural(lse)) if return_lse else out
 
 
@@ -131,9 +141,58 @@ def _check_tensor(name, x, like, dtypes, shape):
         raise ValueError(f"{name}: expected shape {tuple(shape)}, got {tuple(x.shape)}")
 
 
+def _entries(q, k, k_lens, k_starts, q_start):
+    """First row and number of each entry's queries, the same of its keys, and the first query's position: (B, 5).
+
+    All of it stays on the device. Rows that a tensor does not have count for none.
+    """
+    batch, queries, keys = q.shape[0], q.shape[1], k.shape[1]
+    first = _numbers("k_starts", k_starts, q, 0).clamp(0, keys)
+    count = (_numbers("k_lens", k_lens, q, keys).clamp(0, keys) - first).clamp(min=0)
+    if q_start is None:
+        begin = count - queries
+    elif isinstance(q_start, torch.Tensor):
+        begin = _numbers("q_start", q_start, q, 0).clamp(-(2**28), 2**28)
+    else:
+        begin = q.new_full((batch,), _int("q_start", q_start, minimum=-(2**28), maximum=2**28), dtype=torch.int32)
+    if q_start is None:
+        skipped, rows = torch.zeros_like(begin), torch.full_like(begin, queries)
+    else:
+        # what stands at no key's position is padding
+        skipped = (-begin).clamp(0, queries)
+        rows = ((count - begin).clamp(max=queries) - skipped).clamp(min=0)
+    return torch.stack((skipped, rows, first, count, begin + skipped), 1)
+
+
+def _numbers(name, x, like, otherwise):
+    """A whole number for each batch entry."""
+    batch = like.shape[0]
+    if x is None:
+        return like.new_full((batch,), otherwise, dtype=torch.int32)
+    _check_kind(name, x, like, (torch.int32,))
+    if x.dim() != 1 or x.shape[0] not in (1, batch):
+        raise ValueError(f"{name}: expected shape {(batch,)}, got {tuple(x.shape)}")
+    return x.expand(batch)
+
+
+def _check_number(name, x, minimum, maximum):
+    if minimum is not None and x < minimum:
+        raise ValueError(f"{name}: expected at least {minimum}, got {_number(x)}")
+    if maximum is not None and x > maximum:
+        raise ValueError(f"{name}: expected at most {maximum}, got {_number(x)}")
+
+
 def _number(x):
     """A number as messages show it: of no more digits than somebody would read."""
     return f"one of {x.bit_length()} bits" if isinstance(x, int) and x.bit_length() > 64 else x
+
+
+def _int(name, x, minimum=None, maximum=None):
+    """x as an int, whatever library it comes from."""
+    if isinstance(x, bool) or not isinstance(x, (int, torch.SymInt)):
+        x = _converted(name, x, "int", operator.index)
+    _check_number(name, x, minimum, maximum)
+    return x
 
 
 def _float(name, x):

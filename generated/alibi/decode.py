@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ccd145a2b83d8bf1
-#   text hash     9dd718fcee2c22c2
+#   content hash  58d74508cb38c897
+#   text hash     0cd067b1a8fed086
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ccd145a2b83d8bf1
-#   text hash     92c40349b85ab415
+#   content hash  58d74508cb38c897
+#   text hash     8275b6bf91e97a90
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 
@@ -76,7 +76,9 @@ Symbols
     DV                      head size of v and out
     q_start, k_start        first row of a tile of queries, first key of a tile of keys, within the sequence
     row                     rows of a tile's queries, counted from the sequence's first one
-    q_pos                   their positions, row + k_len - q_len: the last query lines up with the last key
+    q_begin                 the position of row 0: k_len - q_len, so that last query and last key line up, unless the
+                            call tells another
+    q_pos                   their positions, row + q_begin
     k_pos                   positions of a tile's keys
     q_first                 first position of a tile of queries
     q_last                  last position of a tile of queries, below k_len
@@ -90,6 +92,9 @@ Symbols
     p                       weights, before they are divided by l in `forward`
     dp, ds                  gradients of the weights and of the score
     delta                   rowsum(out * dout) - dlse, what the softmax takes off each dp of a row
+    q_offset, k_offset      rows where a sequence begins in the tensors
+    q_total, k_total        rows of the tensors
+    entries_ptr             what `find_entry` finds for each batch entry, and q_begin; None where all rows count
     in_slopes               in_slopes of the head
 """
 
@@ -138,13 +143,12 @@ def key_tiles(q_first, q_last, k_len, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
-def query_tiles(k_first, k_last, q_len, k_len, BLOCK_M: tl.constexpr):
+def query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M: tl.constexpr):
     """Range of query tiles that a key tile needs, and the range within it that needs no mask."""
-    shift = k_len - q_len
     return tile_range(
-        tl.maximum(k_first - shift, 0),
+        tl.maximum(k_first - q_begin, 0),
         q_len,
-        tl.maximum(k_last - shift, 0),
+        tl.maximum(k_last - q_begin, 0),
         q_len,
         BLOCK_M,
     )
@@ -157,6 +161,17 @@ def in_slopes_default(h, Hq):
     return tl.cast(
         tl.where(h < part0, power(2, -8 * (h + 1) / part0), power(2, -4 * (2 * (h - part0) + 1) / part0)), tl.float32
     )
+
+
+@triton.jit
+def find_entry(entries_ptr, b, q_total, k_total):
+    """First row and number of batch entry b's queries, and the same of its keys: all, where the call tells of none."""
+    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    if entries_ptr is not None:
+        entry_ptr = entries_ptr + 5 * b
+        q_offset, q_len = tl.load(entry_ptr), tl.load(entry_ptr + 1)
+        k_offset, k_len = tl.load(entry_ptr + 2), tl.load(entry_ptr + 3)
+    return q_offset, q_len, k_offset, k_len
 
 
 @triton.jit
@@ -235,16 +250,16 @@ def attend(
     PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
     """Update the running softmax (acc, m, l) with one tile of keys."""
-    k_desc, v_desc, b, kv_h, k_len = keys
+    k_desc, v_desc, b, k_offset, kv_h, k_len = keys
     scale, q_pos, in_slopes = terms
     # [BLOCK_N]
     k_pos = k_start + tl.arange(0, BLOCK_N)
     # [BLOCK_N, BLOCK_D]
-    k_tile = load_tile(k_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_D)
+    k_tile = load_tile(k_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
     score = score - in_slopes * tl.abs(q_pos[:, None] - k_pos[None, :])  # alibi
     # [BLOCK_N, BLOCK_DV]
-    v_tile = load_tile(v_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_DV)
+    v_tile = load_tile(v_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     if mixed:
         keep = (k_pos < k_len)[None, :]
         keep &= k_pos[None, :] <= q_pos[:, None]  # causal
@@ -260,11 +275,11 @@ def attend(
     return acc, m, l + partial_row_sums(p)
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, scale, in_slopes_ptr, q_len, k_len, Hq, in_slopes_stride_head,
-    GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, entries_ptr, scale, in_slopes_ptr, q_total, k_total, Hq,
+    in_slopes_stride_head, GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store out and the LSE of one tile of queries of one head."""
     # late rows tend to see more keys: they start first
@@ -272,11 +287,16 @@ def forward(
     b, h = batch_and_head(Hq, TILE_AXIS)
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
-    q_first = q_start + (k_len - q_len)
-    q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+    if entries_ptr is not None:
+        if q_start >= q_len:
+            return
+    q_first = q_start + q_begin
+    q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
-    q_pos = row + (k_len - q_len)
+    q_pos = row + q_begin
     in_slopes = (
         in_slopes_default(h, Hq)
         if in_slopes_ptr is None
@@ -284,14 +304,14 @@ def forward(
     )
 
     # [BLOCK_M, BLOCK_D]
-    q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
+    q_tile = load_tile(q_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
     # [BLOCK_M, BLOCK_DV]
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     # [BLOCK_M]
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     # [BLOCK_M, 8]
     l = tl.full([BLOCK_M, 8], 0.0, tl.float32)
-    keys = (k_desc, v_desc, b, kv_h, k_len)
+    keys = (k_desc, v_desc, b, k_offset, kv_h, k_len)
     terms = (scale, q_pos, in_slopes)
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
     if BLOCK_DV <= 128:
@@ -319,10 +339,10 @@ def forward(
     # rows without keys: 0, and an LSE that makes every weight 0
     # [BLOCK_M, BLOCK_DV]
     out = acc / tl.where(l == 0, 1.0, l)[:, None]
-    store_rows(out_ptr + (b.to(tl.int64) * q_len * Hq + h) * DV, Hq * DV, out, q_start, q_len, DV)
+    store_rows(out_ptr + ((b.to(tl.int64) * q_total + q_offset) * Hq + h) * DV, Hq * DV, out, q_start, q_len, DV)
     # [BLOCK_M]
     lse = tl.where(l == 0, float("inf"), m + tl.log2(l))
-    tl.store(lse_ptr + (b.to(tl.int64) * Hq + h) * q_len + row, lse, mask=row < q_len)
+    tl.store(lse_ptr + (b.to(tl.int64) * Hq + h) * q_total + q_offset + row, lse, mask=row < q_len)
 
 
 @triton.jit
@@ -331,15 +351,15 @@ def accumulate_dkdv(
     BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
     """Accumulate dK and dV of a tile of keys over one tile of queries."""
-    q_desc, dout_desc, lse_desc, delta_desc, row_base, b, h, q_len = queries
-    k_len, scale, k_pos, in_slopes = terms
+    q_desc, dout_desc, lse_desc, delta_desc, row_base, b, q_offset, h, q_len = queries
+    q_begin, scale, k_pos, in_slopes = terms
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
-    q_pos = row + (k_len - q_len)
+    q_pos = row + q_begin
     # [BLOCK_M, BLOCK_D]
-    q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
+    q_tile = load_tile(q_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
     # [BLOCK_M, BLOCK_DV]
-    dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
+    dout_tile = load_tile(dout_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION) * scale  # [BLOCK_N, BLOCK_M]
     # alibi
     score = score - in_slopes * tl.abs(q_pos[None, :] - k_pos[:, None])
@@ -359,41 +379,46 @@ def accumulate_dkdv(
     return dk, dv
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def backward_dkv(
-    q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, dk_ptr, dv_ptr, scale, in_slopes_ptr, q_len, k_len,
-    Hq, in_slopes_stride_head, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
-    TILE_AXIS: tl.constexpr
+    q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, dk_ptr, dv_ptr, entries_ptr, scale, in_slopes_ptr,
+    q_total, k_total, Hq, in_slopes_stride_head, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of one tile of keys of one head, summed over the query heads that read it."""
     tile = tl.program_id(TILE_AXIS)
     Hkv = Hq // GROUP
     b, kv_h = batch_and_head(Hkv, TILE_AXIS)
     k_start = tile * BLOCK_N
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    if entries_ptr is not None:
+        if k_start >= k_len:
+            return
     k_first = k_start
     k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
     # [BLOCK_N]
     k_pos = k_start + tl.arange(0, BLOCK_N)
+    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
 
     # [BLOCK_N, BLOCK_D]
-    k_tile = load_tile(k_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_D)
+    k_tile = load_tile(k_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
     # [BLOCK_N, BLOCK_DV]
-    v_tile = load_tile(v_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_DV)
+    v_tile = load_tile(v_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     # [BLOCK_N, BLOCK_D]
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     # [BLOCK_N, BLOCK_DV]
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
-    first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, BLOCK_M)
+    first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
     for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
-        row_base = (b.to(tl.int64) * Hq + h) * q_len
+        row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
         in_slopes = (
             in_slopes_default(h, Hq)
             if in_slopes_ptr is None
             else tl.load(in_slopes_ptr + tl.cast(h, tl.int64) * in_slopes_stride_head).to(tl.float32)
         )
-        queries = (q_desc, dout_desc, lse_desc, delta_desc, row_base, b, h, q_len)
-        terms = (k_len, scale, k_pos, in_slopes)
+        queries = (q_desc, dout_desc, lse_desc, delta_desc, row_base, b, q_offset, h, q_len)
+        terms = (q_begin, scale, k_pos, in_slopes)
         for i in tl.range(first, last):
             q_start = i * BLOCK_M
             mixed = (i < full_first) | (i >= full_last)
@@ -401,7 +426,7 @@ def backward_dkv(
                 dk, dv, k_tile, v_tile, q_start, queries, terms, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
 
-    first_row = b.to(tl.int64) * k_len * Hkv + kv_h
+    first_row = (b.to(tl.int64) * k_total + k_offset) * Hkv + kv_h
     store_rows(dk_ptr + first_row * D, Hkv * D, dk * scale, k_start, k_len, D)
     store_rows(dv_ptr + first_row * DV, Hkv * DV, dv, k_start, k_len, DV)
 
@@ -412,14 +437,14 @@ def accumulate_dq(
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
     """Accumulate dQ of a tile of queries over one tile of keys."""
-    k_desc, v_desc, b, kv_h, k_len = keys
+    k_desc, v_desc, b, k_offset, kv_h, k_len = keys
     scale, q_pos, in_slopes, in_slopes_sum_ptr = terms
     # [BLOCK_N]
     k_pos = k_start + tl.arange(0, BLOCK_N)
     # [BLOCK_N, BLOCK_D]
-    k_tile = load_tile(k_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_D)
+    k_tile = load_tile(k_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
     # [BLOCK_N, BLOCK_DV]
-    v_tile = load_tile(v_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_DV)
+    v_tile = load_tile(v_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
     # alibi
     part0 = tl.abs(q_pos[:, None] - k_pos[None, :])
@@ -438,11 +463,11 @@ def accumulate_dq(
     return dq, in_slopes_sum
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def backward_dq(
-    q_desc, k_desc, v_desc, out_desc, dout_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr, scale, in_slopes_ptr,
-    in_slopes_sum_ptr, q_len, k_len, Hq, in_slopes_stride_head, GROUP: tl.constexpr, D: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    q_desc, k_desc, v_desc, out_desc, dout_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr, entries_ptr, scale,
+    in_slopes_ptr, in_slopes_sum_ptr, q_total, k_total, Hq, in_slopes_stride_head, GROUP: tl.constexpr,
+    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store dQ and delta, rowsum(out * dout) - dlse, of one tile of queries of one head."""
@@ -451,11 +476,16 @@ def backward_dq(
     b, h = batch_and_head(Hq, TILE_AXIS)
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
-    q_first = q_start + (k_len - q_len)
-    q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+    if entries_ptr is not None:
+        if q_start >= q_len:
+            return
+    q_first = q_start + q_begin
+    q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
-    q_pos = row + (k_len - q_len)
+    q_pos = row + q_begin
     in_slopes = (
         in_slopes_default(h, Hq)
         if in_slopes_ptr is None
@@ -463,13 +493,13 @@ def backward_dq(
     )
 
     # [BLOCK_M, BLOCK_D]
-    q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
+    q_tile = load_tile(q_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
     # [BLOCK_M, BLOCK_DV]
-    dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
-    out_tile = load_tile(out_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
+    dout_tile = load_tile(dout_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
+    out_tile = load_tile(out_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
     # [BLOCK_M]
     delta = tl.sum(out_tile.to(tl.float32) * dout_tile.to(tl.float32), 1)
-    row_base = (b.to(tl.int64) * Hq + h) * q_len
+    row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
     if dlse_ptr is not None:
         # as if every score were taken once more: its weight is the derivative of the LSE
         delta -= tl.load(dlse_ptr + row_base + row, mask=row < q_len, other=0.0) * LOG2E
@@ -480,7 +510,7 @@ def backward_dq(
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     # [BLOCK_M]
     in_slopes_sum = tl.zeros([BLOCK_M], tl.float32)
-    keys = (k_desc, v_desc, b, kv_h, k_len)
+    keys = (k_desc, v_desc, b, k_offset, kv_h, k_len)
     terms = (scale, q_pos, in_slopes, in_slopes_sum_ptr)
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
     for i in tl.range(first, last):
@@ -491,7 +521,7 @@ def backward_dq(
             PRECISION, mixed=mixed
         )  # fmt: skip
 
-    first_row = b.to(tl.int64) * q_len * Hq + h
+    first_row = (b.to(tl.int64) * q_total + q_offset) * Hq + h
     store_rows(dq_ptr + first_row * D, Hq * D, dq * scale, q_start, q_len, D)
     if in_slopes_sum_ptr is not None:
         in_slopes_sum = tl.where(row < q_len, in_slopes_sum, 0.0)

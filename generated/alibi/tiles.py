@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ccd145a2b83d8bf1
-#   text hash     8aec6a1d84274c15
+#   content hash  58d74508cb38c897
+#   text hash     d54e0511535f5560
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

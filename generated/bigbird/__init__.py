@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7ffe7cebea6ee59b
-#   text hash     5679e6db753d0f98
+#   content hash  5d8f9c385221b644
+#   text hash     2e173976baa5d9e8
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

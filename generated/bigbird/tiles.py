@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7ffe7cebea6ee59b
-#   text hash     f1a5ecad23d3556f
+#   content hash  5d8f9c385221b644
+#   text hash     1e9bad34db72614f
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  bc40f9711b7cd750
-#   text hash     243caa2873cb5b53
+#   content hash  707c25c22fd3349a
+#   text hash     b59b816ce76a5431
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  bc40f9711b7cd750
-#   text hash     432f406fc2db8c56
+#   content hash  707c25c22fd3349a
+#   text hash     6bf3febf245707ff
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -13,10 +13,10 @@ from . import kernels, runtime, tiles
 LOG2E = kernels.LOG2E.value
 
 
-def attend(q, k, v, in_block_mask, scale):
+def attend(q, k, v, entries, in_block_mask, scale):
     """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
     # -inf * 0 would be NaN where the kernels apply the scale
-    return _attend(q, k, v, in_block_mask, max(scale, 1e-37))
+    return _attend(q, k, v, entries, in_block_mask, max(scale, 1e-37))
 
 
 def natural(lse):
@@ -26,45 +26,51 @@ def natural(lse):
 
 @runtime.Operator
 def _attend(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, in_block_mask: torch.Tensor, scale: float,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, entries: torch.Tensor | None, in_block_mask: torch.Tensor,
+    scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    out, lse = _outputs(q, v)
+    out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
-    cache = runtime.LaunchCache.of("attend", q, k, v, in_block_mask)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_block_mask)
     q, k, v = cache.readable(q, k, v)
 
     def launch(block_m, block_n, warps, stages):
         runtime.launch(
-            cache, kernels.forward, (block_m, block_n), (q, k, v, out, lse, float(scale), in_block_mask),
+            cache, kernels.forward, (block_m, block_n), (q, k, v, out, lse, entries, float(scale), in_block_mask),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
-                _common(q, k, v, in_block_mask, block_m, block_n),
+                _common(q, k, v, entries, in_block_mask, block_m, block_n),
                 TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1])
+    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1], entries)
     return out, lse
 
 
-def _outputs(q, v):
+def _outputs(q, v, entries):
     batch, rows, heads, _ = q.shape
+    if entries is not None:
+        # no program writes rows that are left out
+        lse = q.new_full((batch, heads, rows), float("inf"), dtype=torch.float32)
+        return q.new_zeros(batch, rows, heads, v.shape[-1]), lse
     lse = q.new_empty(batch, heads, rows, dtype=torch.float32)
     return q.new_empty(batch, rows, heads, v.shape[-1]), lse
 
 
 @_attend.register_fake
-def _(q, k, v, in_block_mask, scale):
-    return _outputs(q, v)
+def _(q, k, v, entries, in_block_mask, scale):
+    return _outputs(q, v, entries)
 
 
-def _common(q, k, v, in_block_mask, block_m, block_n):
+def _common(q, k, v, entries, in_block_mask, block_m, block_n):
     """Values that several kernels take alike, by parameter: a launch hands on those that its kernel has."""
     return dict(
-        q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
-        v_desc=runtime.tile_source(v, block_n), q_len=q.shape[1], k_len=k.shape[1], Hq=q.shape[-2],
-        in_block_mask_stride_batch=runtime.stride(in_block_mask, 0),
+        q_desc=runtime.tile_source(q, block_m, entries is None),
+        k_desc=runtime.tile_source(k, block_n, entries is None),
+        v_desc=runtime.tile_source(v, block_n, entries is None), q_total=q.shape[1], k_total=k.shape[1],
+        Hq=q.shape[-2], in_block_mask_stride_batch=runtime.stride(in_block_mask, 0),
         in_block_mask_stride_head=runtime.stride(in_block_mask, 1),
         in_block_mask_stride_query=runtime.stride(in_block_mask, 2),
         in_block_mask_stride_key=runtime.stride(in_block_mask, 3), GROUP=q.shape[-2] // k.shape[-2], DV=v.shape[-1],
@@ -76,13 +82,17 @@ def _common(q, k, v, in_block_mask, block_m, block_n):
 @runtime.Operator
 def _differentiate(
     out: torch.Tensor, lse: torch.Tensor, dout: torch.Tensor, dlse: torch.Tensor | None, wanted: list[bool],
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, in_block_mask: torch.Tensor, scale: float,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, entries: torch.Tensor | None, in_block_mask: torch.Tensor,
+    scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     if out.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in runtime.empty_gradients(wanted, q, k, v))
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v)
+    if entries is not None:
+        # no program writes rows that are left out
+        dq, dk, dv = gradients = [x.zero_() for x in gradients]
     cache = runtime.LaunchCache.of(
-        "differentiate", q, k, v, in_block_mask, out, dout, lse.data_ptr() % 16, dlse is None, *wanted,
+        "differentiate", q, k, v, entries, in_block_mask, out, dout, lse.data_ptr() % 16, dlse is None, *wanted,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     dlse = None if dlse is None else dlse.contiguous()
@@ -93,16 +103,17 @@ def _differentiate(
     def launch(block_m, block_n, warps, stages):
         runtime.launch(
             cache, kernels.backward_dq, (block_m, block_n),
-            (q, k, v, out, dout, dq, lse, dlse, delta, float(scale), in_block_mask),
+            (q, k, v, out, dout, dq, lse, dlse, delta, entries, float(scale), in_block_mask),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
-                _common(q, k, v, in_block_mask, block_m, block_n),
-                out_desc=runtime.tile_source(out, block_m), dout_desc=runtime.tile_source(dout, block_m),
+                _common(q, k, v, entries, in_block_mask, block_m, block_n),
+                out_desc=runtime.tile_source(out, block_m, entries is None),
+                dout_desc=runtime.tile_source(dout, block_m, entries is None),
                 TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1])
+    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1], entries)
 
     if wanted[1] or wanted[2]:
         dk = dk if wanted[1] else runtime.empty_like(k)
@@ -111,17 +122,18 @@ def _differentiate(
         def launch(block_m, block_n, warps, stages):
             runtime.launch(
                 cache, kernels.backward_dkv, (block_m, block_n),
-                (q, k, v, dout, lse, delta, dk, dv, float(scale), in_block_mask),
+                (q, k, v, dout, lse, delta, dk, dv, entries, float(scale), in_block_mask),
                 grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout),
                 from_shapes=lambda: dict(
-                    _common(q, k, v, in_block_mask, block_m, block_n),
-                    dout_desc=runtime.tile_source(dout, block_m), lse_desc=runtime.vector_source(lse, block_m),
-                    delta_desc=runtime.vector_source(delta, block_m), TILE_AXIS=runtime.tile_axis(k.shape[1], block_n),
-                    num_warps=warps, num_stages=stages,
+                    _common(q, k, v, entries, in_block_mask, block_m, block_n),
+                    dout_desc=runtime.tile_source(dout, block_m, entries is None),
+                    lse_desc=runtime.vector_source(lse, block_m if entries is None else None),
+                    delta_desc=runtime.vector_source(delta, block_m if entries is None else None),
+                    TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), num_warps=warps, num_stages=stages,
                 ),
             )  # fmt: skip
 
-        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1])
+        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1], entries)
     return tuple(gradients)
 
 
@@ -130,4 +142,4 @@ def _(out, lse, dout, dlse, wanted, *inputs):
     return tuple(runtime.empty_gradients(wanted, *inputs[:3]))
 
 
-_attend.register_gradients(_differentiate, learned=(0, 1, 2), tensors=4)
+_attend.register_gradients(_differentiate, learned=(0, 1, 2), tensors=5)

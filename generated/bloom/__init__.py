@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3fef542fa7811df1
-#   text hash     fce09261edefa325
+#   content hash  3699a841dfad42ca
+#   text hash     20d66942d5714ecd
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

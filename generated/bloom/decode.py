@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3fef542fa7811df1
-#   text hash     f83bb56176f550d4
+#   content hash  3699a841dfad42ca
+#   text hash     bed77e90fb04b5ab
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

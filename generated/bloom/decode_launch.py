@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3fef542fa7811df1
-#   text hash     9a1560961405d3cb
+#   content hash  3699a841dfad42ca
+#   text hash     15faf42a2b0f1af5
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

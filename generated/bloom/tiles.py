@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3fef542fa7811df1
-#   text hash     0d18ac3ae34f5d32
+#   content hash  3699a841dfad42ca
+#   text hash     1cac4d81ac595f4a
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

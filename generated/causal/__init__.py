@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f657aa3887aee884
-#   text hash     e359df53ecccc7c7
+#   content hash  9e48684a0944c361
+#   text hash     d07a7cce90176396
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

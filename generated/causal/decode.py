@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f657aa3887aee884
-#   text hash     8a0a05b982ec6807
+#   content hash  9e48684a0944c361
+#   text hash     71d4572e41b84a1a
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

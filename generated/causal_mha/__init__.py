@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0040c68698e5446c
-#   text hash     67cba6adad8a91e3
+#   content hash  bf98602214ad2e6d
+#   text hash     1acaf40f0c8fa89f
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

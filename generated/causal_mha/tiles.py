@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0040c68698e5446c
-#   text hash     609c99681b22b207
+#   content hash  bf98602214ad2e6d
+#   text hash     138b773e330cf1db
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2ef8c415bff25213
-#   text hash     29d69ed43b95979e
+#   content hash  6ed5c4ef34cc7def
+#   text hash     beadaabc0b0f9e6a
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2ef8c415bff25213
-#   text hash     ae0e8c5e174c828b
+#   content hash  6ed5c4ef34cc7def
+#   text hash     d75a7f21176be29c
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 
@@ -75,6 +75,9 @@ Symbols
     p                       weights, before they are divided by l in `forward`
     dp, ds                  gradients of the weights and of the score
     delta                   rowsum(out * dout) - dlse, what the softmax takes off each dp of a row
+    q_offset, k_offset      rows where a sequence begins in the tensors
+    q_total, k_total        rows of the tensors
+    entries_ptr             what `find_entry` finds for each batch entry, and q_begin; None where all rows count
 """
 
 import triton
@@ -115,6 +118,17 @@ def query_tiles(q_len, BLOCK_M: tl.constexpr):
         q_len,
         BLOCK_M,
     )
+
+
+@triton.jit
+def find_entry(entries_ptr, b, q_total, k_total):
+    """First row and number of batch entry b's queries, and the same of its keys: all, where the call tells of none."""
+    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    if entries_ptr is not None:
+        entry_ptr = entries_ptr + 5 * b
+        q_offset, q_len = tl.load(entry_ptr), tl.load(entry_ptr + 1)
+        k_offset, k_len = tl.load(entry_ptr + 2), tl.load(entry_ptr + 3)
+    return q_offset, q_len, k_offset, k_len
 
 
 @triton.jit
@@ -193,15 +207,15 @@ def attend(
     PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
     """Update the running softmax (acc, m, l) with one tile of keys."""
-    k_desc, v_desc, b, h, k_len = keys
+    k_desc, v_desc, b, k_offset, h, k_len = keys
     (scale_log2,) = terms
     # [BLOCK_N]
     k_pos = k_start + tl.arange(0, BLOCK_N)
     # [BLOCK_N, BLOCK_D]
-    k_tile = load_tile(k_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_D)
+    k_tile = load_tile(k_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
     # [BLOCK_N, BLOCK_DV]
-    v_tile = load_tile(v_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_DV)
+    v_tile = load_tile(v_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     if mixed:
         keep = (k_pos < k_len)[None, :]
         score = tl.where(keep, score, float("-inf"))
@@ -216,29 +230,34 @@ def attend(
     return acc, m, l + partial_row_sums(p)
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, scale, q_len, k_len, Hq, DV: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
-    TILE_AXIS: tl.constexpr
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, entries_ptr, scale, q_total, k_total, Hq, DV: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store out and the LSE of one tile of queries of one head."""
     tile = tl.program_id(TILE_AXIS)
     b, h = batch_and_head(Hq, TILE_AXIS)
     q_start = tile * BLOCK_M
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+    if entries_ptr is not None:
+        if q_start >= q_len:
+            return
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
     scale_log2 = scale * LOG2E
 
     # [BLOCK_M, BLOCK_D]
-    q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
+    q_tile = load_tile(q_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
     # [BLOCK_M, BLOCK_DV]
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     # [BLOCK_M]
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     # [BLOCK_M, 8]
     l = tl.full([BLOCK_M, 8], 0.0, tl.float32)
-    keys = (k_desc, v_desc, b, h, k_len)
+    keys = (k_desc, v_desc, b, k_offset, h, k_len)
     terms = (scale_log2,)
     first, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
     if BLOCK_DV <= 128:
@@ -266,10 +285,10 @@ def forward(
     # rows without keys: 0, and an LSE that makes every weight 0
     # [BLOCK_M, BLOCK_DV]
     out = acc / tl.where(l == 0, 1.0, l)[:, None]
-    store_rows(out_ptr + (b.to(tl.int64) * q_len * Hq + h) * DV, Hq * DV, out, q_start, q_len, DV)
+    store_rows(out_ptr + ((b.to(tl.int64) * q_total + q_offset) * Hq + h) * DV, Hq * DV, out, q_start, q_len, DV)
     # [BLOCK_M]
     lse = tl.where(l == 0, float("inf"), m + tl.log2(l))
-    tl.store(lse_ptr + (b.to(tl.int64) * Hq + h) * q_len + row, lse, mask=row < q_len)
+    tl.store(lse_ptr + (b.to(tl.int64) * Hq + h) * q_total + q_offset + row, lse, mask=row < q_len)
 
 
 @triton.jit
@@ -278,14 +297,14 @@ def accumulate_dkdv(
     BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
     """Accumulate dK and dV of a tile of keys over one tile of queries."""
-    q_desc, dout_desc, lse_desc, delta_desc, row_base, b, h, q_len = queries
+    q_desc, dout_desc, lse_desc, delta_desc, row_base, b, q_offset, h, q_len = queries
     (scale_log2,) = terms
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
     # [BLOCK_M, BLOCK_D]
-    q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
+    q_tile = load_tile(q_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
     # [BLOCK_M, BLOCK_DV]
-    dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
+    dout_tile = load_tile(dout_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION)  # [BLOCK_N, BLOCK_M]
     # [BLOCK_M]
     lse = load_rows(lse_desc, row_base, q_start, row, 1, q_len)
@@ -302,22 +321,26 @@ def accumulate_dkdv(
     return dk, dv
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def backward_dkv(
-    q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, dk_ptr, dv_ptr, scale, q_len, k_len, Hq,
-    D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, dk_ptr, dv_ptr, entries_ptr, scale, q_total, k_total,
+    Hq, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of one tile of keys of one head."""
     tile = tl.program_id(TILE_AXIS)
     b, h = batch_and_head(Hq, TILE_AXIS)
     k_start = tile * BLOCK_N
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    if entries_ptr is not None:
+        if k_start >= k_len:
+            return
     scale_log2 = scale * LOG2E
 
     # [BLOCK_N, BLOCK_D]
-    k_tile = load_tile(k_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_D)
+    k_tile = load_tile(k_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
     # [BLOCK_N, BLOCK_DV]
-    v_tile = load_tile(v_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_DV)
+    v_tile = load_tile(v_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     # [BLOCK_N, BLOCK_D]
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     # [BLOCK_N, BLOCK_DV]
@@ -325,8 +348,8 @@ def backward_dkv(
     first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
     # one head: without a loop around it the compiler makes slower code of 256 columns
     for _ in tl.range(h, h + 1):
-        row_base = (b.to(tl.int64) * Hq + h) * q_len
-        queries = (q_desc, dout_desc, lse_desc, delta_desc, row_base, b, h, q_len)
+        row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
+        queries = (q_desc, dout_desc, lse_desc, delta_desc, row_base, b, q_offset, h, q_len)
         terms = (scale_log2,)
         for i in tl.range(first, last):
             q_start = i * BLOCK_M
@@ -335,7 +358,7 @@ def backward_dkv(
                 dk, dv, k_tile, v_tile, q_start, queries, terms, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
 
-    first_row = b.to(tl.int64) * k_len * Hq + h
+    first_row = (b.to(tl.int64) * k_total + k_offset) * Hq + h
     store_rows(dk_ptr + first_row * D, Hq * D, dk * scale, k_start, k_len, D)
     store_rows(dv_ptr + first_row * DV, Hq * DV, dv, k_start, k_len, DV)
 
@@ -346,14 +369,14 @@ def accumulate_dq(
     BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
     """Accumulate dQ of a tile of queries over one tile of keys."""
-    k_desc, v_desc, b, h, k_len = keys
+    k_desc, v_desc, b, k_offset, h, k_len = keys
     (scale_log2,) = terms
     # [BLOCK_N]
     k_pos = k_start + tl.arange(0, BLOCK_N)
     # [BLOCK_N, BLOCK_D]
-    k_tile = load_tile(k_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_D)
+    k_tile = load_tile(k_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
     # [BLOCK_N, BLOCK_DV]
-    v_tile = load_tile(v_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_DV)
+    v_tile = load_tile(v_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
     dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
     p = tl.exp2(score * scale_log2 - lse[:, None])  # [BLOCK_M, BLOCK_N]
@@ -365,28 +388,33 @@ def accumulate_dq(
     return dq
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def backward_dq(
-    q_desc, k_desc, v_desc, out_desc, dout_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr, scale, q_len, k_len, Hq,
-    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
+    q_desc, k_desc, v_desc, out_desc, dout_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr, entries_ptr, scale,
+    q_total, k_total, Hq, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store dQ and delta, rowsum(out * dout) - dlse, of one tile of queries of one head."""
     tile = tl.program_id(TILE_AXIS)
     b, h = batch_and_head(Hq, TILE_AXIS)
     q_start = tile * BLOCK_M
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+    if entries_ptr is not None:
+        if q_start >= q_len:
+            return
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
     scale_log2 = scale * LOG2E
 
     # [BLOCK_M, BLOCK_D]
-    q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
+    q_tile = load_tile(q_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
     # [BLOCK_M, BLOCK_DV]
-    dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
-    out_tile = load_tile(out_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
+    dout_tile = load_tile(dout_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
+    out_tile = load_tile(out_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
     # [BLOCK_M]
     delta = tl.sum(out_tile.to(tl.float32) * dout_tile.to(tl.float32), 1)
-    row_base = (b.to(tl.int64) * Hq + h) * q_len
+    row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
     if dlse_ptr is not None:
         # as if every score were taken once more: its weight is the derivative of the LSE
         delta -= tl.load(dlse_ptr + row_base + row, mask=row < q_len, other=0.0) * LOG2E
@@ -395,7 +423,7 @@ def backward_dq(
     tl.store(delta_ptr + row_base + row, delta, mask=row < q_len)
     # [BLOCK_M, BLOCK_D]
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    keys = (k_desc, v_desc, b, h, k_len)
+    keys = (k_desc, v_desc, b, k_offset, h, k_len)
     terms = (scale_log2,)
     first, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
     for i in tl.range(first, last):
@@ -406,5 +434,5 @@ def backward_dq(
             mixed=mixed
         )  # fmt: skip
 
-    first_row = b.to(tl.int64) * q_len * Hq + h
+    first_row = (b.to(tl.int64) * q_total + q_offset) * Hq + h
     store_rows(dq_ptr + first_row * D, Hq * D, dq * scale, q_start, q_len, D)

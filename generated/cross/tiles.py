@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2ef8c415bff25213
-#   text hash     5a1a7f55ef9b1145
+#   content hash  6ed5c4ef34cc7def
+#   text hash     c205afd3cdbdb0b2
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6b01a992ecc8d9e0
-#   text hash     430655e8f06d4243
+#   content hash  ae8adae0f510376f
+#   text hash     0f7b8aa9cabb43cb
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

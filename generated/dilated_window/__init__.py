@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  900fb3622a97f4d8
-#   text hash     100be5fbe2569f5b
+#   content hash  34a0f8fef1df9c03
+#   text hash     acb3c669935c9609
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  900fb3622a97f4d8
-#   text hash     ae671b482cccb452
+#   content hash  34a0f8fef1df9c03
+#   text hash     2dfb4709c36c9c1e
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -20,7 +20,7 @@ import torch
 pytest.register_assert_rewrite(f"{__package__}.checks")
 
 from . import checks
-from .checks import Case, TestAnyVariant, TestBackward  # pytest collects their tests here
+from .checks import Case, TestAnyVariant, TestBackward, TestLengths  # pytest collects their tests here
 
 import triton
 import triton.language as tl
@@ -90,8 +90,9 @@ def key_tiles_found(found_ptr, q_len, k_len, TILE: tl.constexpr, BLOCK: tl.const
 @triton.jit
 def query_tiles_found(found_ptr, q_len, k_len, TILE: tl.constexpr, BLOCK: tl.constexpr, COUNT: tl.constexpr):
     """The tiles that each tile of keys visits."""
+    q_begin = k_len - q_len
     k_first, k_last = checks.rows_of_tiles(0, k_len, TILE, COUNT)
-    found = query_tiles(k_first, k_last, q_len, k_len, BLOCK)
+    found = query_tiles(k_first, k_last, q_len, q_begin, BLOCK)
     checks.store_range(found_ptr, 0, found, COUNT)
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  900fb3622a97f4d8
-#   text hash     6620b9086f382920
+#   content hash  34a0f8fef1df9c03
+#   text hash     4ca907b66a1330aa
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

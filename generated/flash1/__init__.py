@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f7285b152dc31d83
-#   text hash     909703e229fefe50
+#   content hash  f932bd18bf3e5fd2
+#   text hash     fb306b13f7c886e0
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

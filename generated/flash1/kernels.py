@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f7285b152dc31d83
-#   text hash     92f5c03c37f1efc6
+#   content hash  f932bd18bf3e5fd2
+#   text hash     ce63fcba05bc3e2c
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.
@@ -54,7 +54,9 @@ Symbols
     DV                      head size of v and out
     q_start, k_start        first row of a tile of queries, first key of a tile of keys, within the sequence
     row                     rows of a tile's queries, counted from the sequence's first one
-    q_pos                   their positions, row + k_len - q_len: the last query lines up with the last key
+    q_begin                 the position of row 0: k_len - q_len, so that last query and last key line up, unless the
+                            call tells another
+    q_pos                   their positions, row + q_begin
     k_pos                   positions of a tile's keys
     k_first                 first position of a tile of keys
     k_last                  last position of a tile of keys, below k_len
@@ -63,6 +65,9 @@ Symbols
     mixed                   whether a step applies the mask
     m, l, acc               running maximum, denominator and numerator of the softmax, the maximum in log2 units
     p                       weights, before they are divided by l
+    q_offset, k_offset      rows where a sequence begins in the tensors
+    q_total, k_total        rows of the tensors
+    entries_ptr             what `find_entry` finds for each batch entry, and q_begin; None where all rows count
 """
 
 import triton
@@ -82,16 +87,26 @@ def tile_range(lo, hi, full_lo, full_hi, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def query_tiles(k_first, k_last, q_len, k_len, BLOCK_M: tl.constexpr):
+def query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M: tl.constexpr):
     """Range of query tiles that a key tile needs, and the range within it that needs no mask."""
-    shift = k_len - q_len
     return tile_range(
-        tl.maximum(k_first - shift, 0),
+        tl.maximum(k_first - q_begin, 0),
         q_len,
-        tl.maximum(k_last - shift, 0),
+        tl.maximum(k_last - q_begin, 0),
         q_len,
         BLOCK_M,
     )
+
+
+@triton.jit
+def find_entry(entries_ptr, b, q_total, k_total):
+    """First row and number of batch entry b's queries, and the same of its keys: all, where the call tells of none."""
+    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    if entries_ptr is not None:
+        entry_ptr = entries_ptr + 5 * b
+        q_offset, q_len = tl.load(entry_ptr), tl.load(entry_ptr + 1)
+        k_offset, k_len = tl.load(entry_ptr + 2), tl.load(entry_ptr + 3)
+    return q_offset, q_len, k_offset, k_len
 
 
 @triton.jit
@@ -135,15 +150,15 @@ def attend(
     PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
     """Update the running softmax of one tile of queries, kept in memory, with one tile of keys."""
-    q_desc, acc_base, m_base, l_base, DV, b, h, q_len = queries
-    k_len, scale_log2, k_pos = terms
+    q_desc, acc_base, m_base, l_base, DV, b, q_offset, h, q_len = queries
+    q_begin, scale_log2, k_pos, k_len = terms
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
-    q_pos = row + (k_len - q_len)
+    q_pos = row + q_begin
     column = tl.arange(0, BLOCK_DV)
     inside = (row < q_len)[:, None] & (column < DV)[None, :]
     acc_place = acc_base + row.to(tl.int64)[:, None] * DV + column[None, :]
-    q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
+    q_tile = load_tile(q_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
     acc = tl.load(acc_place, mask=inside, other=0.0)
     m = tl.load(m_base + row, mask=row < q_len, other=float("-inf"))
     l = tl.load(l_base + row, mask=row < q_len, other=0.0)
@@ -167,17 +182,19 @@ def attend(
     tl.debug_barrier()
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def forward(
-    q_desc, k_desc, v_desc, acc_ptr, m_ptr, l_ptr, out_ptr, lse_ptr, scale, q_len, k_len, Hq, GROUP: tl.constexpr,
-    DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    PRECISION: tl.constexpr
+    q_desc, k_desc, v_desc, acc_ptr, m_ptr, l_ptr, out_ptr, lse_ptr, entries_ptr, scale, q_total, k_total, Hq,
+    GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """Store out and the LSE of all queries of one head; each tile of keys is loaded once."""
     b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
     kv_h = h // GROUP
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
     scale_log2 = scale * LOG2E
-    first_row = (b.to(tl.int64) * Hq + h) * q_len
+    first_row = (b.to(tl.int64) * Hq + h) * q_total + q_offset
     acc_base, m_base, l_base = acc_ptr + first_row * DV, m_ptr + first_row, l_ptr + first_row
 
     for j in tl.range(0, tl.cdiv(k_len, BLOCK_N)):
@@ -186,11 +203,11 @@ def forward(
         k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
         # [BLOCK_N]
         k_pos = k_start + tl.arange(0, BLOCK_N)
-        k_tile = load_tile(k_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_D)
-        v_tile = load_tile(v_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_DV)
-        queries = (q_desc, acc_base, m_base, l_base, DV, b, h, q_len)
-        terms = (k_len, scale_log2, k_pos)
-        first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, BLOCK_M)
+        k_tile = load_tile(k_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
+        v_tile = load_tile(v_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
+        queries = (q_desc, acc_base, m_base, l_base, DV, b, q_offset, h, q_len)
+        terms = (q_begin, scale_log2, k_pos, k_len)
+        first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
         # a short tile at the end takes a mask
         full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
         for i in tl.range(first, last, num_stages=1):
@@ -206,7 +223,9 @@ def forward(
         column = tl.arange(0, BLOCK_DV)
         inside = (row < q_len)[:, None] & (column < DV)[None, :]
         out = tl.load(acc_base + row.to(tl.int64)[:, None] * DV + column[None, :], mask=inside)
-        store_rows(out_ptr + (b.to(tl.int64) * q_len * Hq + h) * DV, Hq * DV, out, i * BLOCK_M, q_len, DV)
+        store_rows(
+            out_ptr + ((b.to(tl.int64) * q_total + q_offset) * Hq + h) * DV, Hq * DV, out, i * BLOCK_M, q_len, DV
+        )
         m, l = tl.load(m_base + row, mask=row < q_len), tl.load(l_base + row, mask=row < q_len)
         lse = tl.where(l == 0, float("inf"), m + tl.log2(l))
         tl.store(lse_ptr + first_row + row, lse, mask=row < q_len)

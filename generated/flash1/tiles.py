@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f7285b152dc31d83
-#   text hash     768a5536574039cc
+#   content hash  f932bd18bf3e5fd2
+#   text hash     53aacf6dd3c69aec
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b1c7cb1f2225355e
-#   text hash     0cf6ebcaf7994f54
+#   content hash  706e1140778887c7
+#   text hash     c4652062f3d9f1fe
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.
@@ -58,7 +58,7 @@ Symbols
     DV                      head size of v and out
     q_start, k_start        first row of a tile of queries, first key of a tile of keys, within the sequence
     row                     rows of a tile's queries, counted from the sequence's first one
-    q_pos                   their positions, row + k_len - q_len: the last query lines up with the last key
+    q_pos                   their positions, row + q_begin
     k_pos                   positions of a tile's keys
     q_first                 first position of a tile of queries
     q_last                  last position of a tile of queries, below k_len
@@ -68,6 +68,9 @@ Symbols
     TILE_AXIS               the axis of the grid that holds the tiles which programs own
     m, l, acc               running maximum, denominator and numerator of the softmax, the maximum in log2 units
     p                       weights, before they are divided by l
+    q_offset, k_offset      rows where a sequence begins in the tensors
+    q_total, k_total        rows of the tensors
+    entries_ptr             what `find_entry` finds for each batch entry, and q_begin; None where all rows count
 """
 
 import triton
@@ -96,6 +99,17 @@ def key_tiles(q_first, q_last, k_len, BLOCK_N: tl.constexpr):
         tl.minimum(q_first + 1, k_len),
         BLOCK_N,
     )
+
+
+@triton.jit
+def find_entry(entries_ptr, b, q_total, k_total):
+    """First row and number of batch entry b's queries, and the same of its keys: all, where the call tells of none."""
+    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    if entries_ptr is not None:
+        entry_ptr = entries_ptr + 5 * b
+        q_offset, q_len = tl.load(entry_ptr), tl.load(entry_ptr + 1)
+        k_offset, k_len = tl.load(entry_ptr + 2), tl.load(entry_ptr + 3)
+    return q_offset, q_len, k_offset, k_len
 
 
 @triton.jit
@@ -167,7 +181,7 @@ def attend(
     PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
     """Update the running softmax (acc, m, l) with one tile of keys."""
-    k_base, k_stride_row, D, v_desc, b, kv_h, k_len = keys
+    k_base, k_stride_row, D, v_desc, b, k_offset, kv_h, k_len = keys
     scale_log2, q_pos = terms
     # [BLOCK_N]
     k_pos = k_start + tl.arange(0, BLOCK_N)
@@ -175,7 +189,7 @@ def attend(
     k_tile = load_columns(k_base, k_stride_row, k_start, k_len, D, BLOCK_D, BLOCK_N)
     score = tl.dot(q_tile, k_tile, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
     # [BLOCK_N, BLOCK_DV]
-    v_tile = load_tile(v_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_DV)
+    v_tile = load_tile(v_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     if mixed:
         keep = (k_pos < k_len)[None, :]
         keep &= k_pos[None, :] <= q_pos[:, None]  # causal
@@ -191,11 +205,12 @@ def attend(
     return acc, m, l + partial_row_sums(p)
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def forward(
-    q_desc, v_desc, k_ptr, out_ptr, lse_ptr, scale, k_stride_batch, k_stride_row, k_stride_head, q_len, k_len, Hq,
-    GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
+    q_desc, v_desc, k_ptr, out_ptr, lse_ptr, entries_ptr, scale, k_stride_batch, k_stride_row, k_stride_head,
+    q_total, k_total, Hq, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
+    TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store out and the LSE of one tile of queries of one head."""
     # late rows tend to see more keys: they start first
@@ -203,23 +218,32 @@ def forward(
     b, h = batch_and_head(Hq, TILE_AXIS)
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
-    q_first = q_start + (k_len - q_len)
-    q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+    if entries_ptr is not None:
+        if q_start >= q_len:
+            return
+    q_first = q_start + q_begin
+    q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
-    q_pos = row + (k_len - q_len)
+    q_pos = row + q_begin
     scale_log2 = scale * LOG2E
 
-    k_base = k_ptr + (b.to(tl.int64) * k_stride_batch + tl.cast(kv_h, tl.int64) * k_stride_head) * elements(k_ptr)
+    k_base = k_ptr + (
+        b.to(tl.int64) * k_stride_batch
+        + tl.cast(k_offset, tl.int64) * k_stride_row
+        + tl.cast(kv_h, tl.int64) * k_stride_head
+    ) * elements(k_ptr)
     # [BLOCK_M, BLOCK_D]
-    q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
+    q_tile = load_tile(q_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
     # [BLOCK_M, BLOCK_DV]
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     # [BLOCK_M]
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     # [BLOCK_M, 8]
     l = tl.full([BLOCK_M, 8], 0.0, tl.float32)
-    keys = (k_base, k_stride_row, D, v_desc, b, kv_h, k_len)
+    keys = (k_base, k_stride_row, D, v_desc, b, k_offset, kv_h, k_len)
     terms = (scale_log2, q_pos)
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
     if BLOCK_DV <= 128:
@@ -247,7 +271,7 @@ def forward(
     # rows without keys: 0, and an LSE that makes every weight 0
     # [BLOCK_M, BLOCK_DV]
     out = acc / tl.where(l == 0, 1.0, l)[:, None]
-    store_rows(out_ptr + (b.to(tl.int64) * q_len * Hq + h) * DV, Hq * DV, out, q_start, q_len, DV)
+    store_rows(out_ptr + ((b.to(tl.int64) * q_total + q_offset) * Hq + h) * DV, Hq * DV, out, q_start, q_len, DV)
     # [BLOCK_M]
     lse = tl.where(l == 0, float("inf"), m + tl.log2(l))
-    tl.store(lse_ptr + (b.to(tl.int64) * Hq + h) * q_len + row, lse, mask=row < q_len)
+    tl.store(lse_ptr + (b.to(tl.int64) * Hq + h) * q_total + q_offset + row, lse, mask=row < q_len)

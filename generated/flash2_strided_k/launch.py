@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b1c7cb1f2225355e
-#   text hash     1c837a7c1bf03750
+#   content hash  706e1140778887c7
+#   text hash     b8ec15b68d92e30c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 
@@ -13,10 +13,10 @@ from . import kernels, runtime, tiles
 LOG2E = kernels.LOG2E.value
 
 
-def attend(q, k, v, scale):
+def attend(q, k, v, entries, scale):
     """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
     # -inf * 0 would be NaN where the kernels apply the scale
-    return _attend(q, k, v, max(scale, 1e-37))
+    return _attend(q, k, v, entries, max(scale, 1e-37))
 
 
 def natural(lse):
@@ -26,38 +26,43 @@ def natural(lse):
 
 @runtime.Operator
 def _attend(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, entries: torch.Tensor | None, scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    out, lse = _outputs(q, v)
+    out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
-    cache = runtime.LaunchCache.of("attend", q, k, v)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries)
     q, k, v = cache.readable(q, k, v)
 
     def launch(block_m, block_n, warps, stages):
         runtime.launch(
-            cache, kernels.forward, (block_m, block_n), (q, v, k, out, lse, float(scale)),
+            cache, kernels.forward, (block_m, block_n), (q, v, k, out, lse, entries, float(scale)),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
-                q_desc=runtime.tile_source(q, block_m), v_desc=runtime.tile_source(v, block_n),
-                k_stride_batch=runtime.stride_in_steps(k, 0), k_stride_row=runtime.stride_in_steps(k, 1),
-                k_stride_head=runtime.stride_in_steps(k, 2), q_len=q.shape[1], k_len=k.shape[1], Hq=q.shape[-2],
-                GROUP=q.shape[-2] // k.shape[-2], D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
-                BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v), PRECISION=runtime.precision(q),
+                q_desc=runtime.tile_source(q, block_m, entries is None),
+                v_desc=runtime.tile_source(v, block_n, entries is None), k_stride_batch=runtime.stride_in_steps(k, 0),
+                k_stride_row=runtime.stride_in_steps(k, 1), k_stride_head=runtime.stride_in_steps(k, 2),
+                q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2], GROUP=q.shape[-2] // k.shape[-2],
+                D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
+                BLOCK_DV=runtime.padded_width(v), PRECISION=runtime.precision(q),
                 TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1])
+    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1], entries)
     return out, lse
 
 
-def _outputs(q, v):
+def _outputs(q, v, entries):
     batch, rows, heads, _ = q.shape
+    if entries is not None:
+        # no program writes rows that are left out
+        lse = q.new_full((batch, heads, rows), float("inf"), dtype=torch.float32)
+        return q.new_zeros(batch, rows, heads, v.shape[-1]), lse
     lse = q.new_empty(batch, heads, rows, dtype=torch.float32)
     return q.new_empty(batch, rows, heads, v.shape[-1]), lse
 
 
 @_attend.register_fake
-def _(q, k, v, scale):
-    return _outputs(q, v)
+def _(q, k, v, entries, scale):
+    return _outputs(q, v, entries)

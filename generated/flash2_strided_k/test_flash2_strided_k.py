@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b1c7cb1f2225355e
-#   text hash     0bb5afd224161948
+#   content hash  706e1140778887c7
+#   text hash     c9dfc92ed60cb08e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -20,7 +20,7 @@ import torch
 pytest.register_assert_rewrite(f"{__package__}.checks")
 
 from . import checks
-from .checks import Case, TestAnyVariant  # pytest collects their tests here
+from .checks import Case, TestAnyVariant, TestLengths  # pytest collects their tests here
 
 import triton
 import triton.language as tl

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b1c7cb1f2225355e
-#   text hash     3cc997430400143a
+#   content hash  706e1140778887c7
+#   text hash     0c97cb90382a2876
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b013557102216b46
-#   text hash     67d1d4a77008d198
+#   content hash  1636e27dcc8be20e
+#   text hash     d75a2eae0b7ae962
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  42a667842dd2ff37
-#   text hash     febc42baec19be54
+#   content hash  98a53107f8caf04a
+#   text hash     694b474e1dd039ee
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e8106f1e641d7d88
-#   text hash     e0b6638e5fb49474
+#   content hash  b19007234fe767ad
+#   text hash     eb6bdf56d9dd8e19
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e8106f1e641d7d88
-#   text hash     821697dccc0e2eb2
+#   content hash  b19007234fe767ad
+#   text hash     1ae351b04b0c2d80
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -189,13 +189,14 @@ def attend_split(
     if k_scale_ptr is not None:
         k_scale_ptr += b.to(tl.int64) * k_scale_stride_sequence + kv_h.to(tl.int64) * k_scale_stride_head
         v_scale_ptr += b.to(tl.int64) * v_scale_stride_sequence + kv_h.to(tl.int64) * v_scale_stride_head
+    q_begin = k_len - q_len
     # [BLOCK_M]
     place = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     row = tl.minimum(place // GROUP, q_len - 1)
     h = kv_h * GROUP + place % GROUP
-    q_pos = row + (k_len - q_len)
-    q_first = tile * BLOCK_M // GROUP + (k_len - q_len)
-    q_last = tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // GROUP + (k_len - q_len), k_len - 1)
+    q_pos = row + q_begin
+    q_first = tile * BLOCK_M // GROUP + q_begin
+    q_last = tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // GROUP + q_begin, k_len - 1)
 
     q_place = (token + row).to(tl.int64) * q_stride_token + h.to(tl.int64) * q_stride_head
     position = q_pos if positions_ptr is None else tl.load(positions_ptr + token + row)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e8106f1e641d7d88
-#   text hash     0449d024a802ea4f
+#   content hash  b19007234fe767ad
+#   text hash     cc14baaad698469a
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e8106f1e641d7d88
-#   text hash     e3137ff74632f07e
+#   content hash  b19007234fe767ad
+#   text hash     183183206847f3c5
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f6ddb68fab9b1604
-#   text hash     86253ef820e3c657
+#   content hash  81663f4b7e4f55e5
+#   text hash     8b8c33a2862c991f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

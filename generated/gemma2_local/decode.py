@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f6ddb68fab9b1604
-#   text hash     77e47d46de771ce4
+#   content hash  81663f4b7e4f55e5
+#   text hash     4e3377345a01a2be
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f6ddb68fab9b1604
-#   text hash     177480221d57e961
+#   content hash  81663f4b7e4f55e5
+#   text hash     a7691470f51a68ed
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f6ddb68fab9b1604
-#   text hash     6bce16d0f8e71b62
+#   content hash  81663f4b7e4f55e5
+#   text hash     5056d51566e5b69b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -40,26 +40,31 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from . import kernels, runtime
 from .hopper import barriers, copy_tile, matrix, store_rows
-from .kernels import LOG2E, batch_and_head, load_tile, query_tiles, tanh, unrotate
+from .kernels import LOG2E, batch_and_head, find_entry, load_tile, query_tiles, tanh, unrotate
 
 add_tile = runtime.gluon_sum_of_tiles()
 
 
-@triton.jit(do_not_specialize=["q_len", "Hq"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def prepare(
-    out_desc, dout_desc, dq_sum_ptr, dlse_ptr, delta_ptr, q_len, Hq, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, TILE_AXIS: tl.constexpr
+    out_desc, dout_desc, dq_sum_ptr, dlse_ptr, delta_ptr, entries_ptr, q_total, k_total, Hq,
+    BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store delta, rowsum(out * dout) - dlse, of one tile of queries of one head, and zeros where dQ is added up."""
     tile = tl.program_id(TILE_AXIS)
     b, h = batch_and_head(Hq, TILE_AXIS)
     q_start = tile * BLOCK_M
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+    if entries_ptr is not None:
+        if q_start >= q_len:
+            return
     # [BLOCK_M, BLOCK_DV]
-    dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
-    out_tile = load_tile(out_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
+    dout_tile = load_tile(dout_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
+    out_tile = load_tile(out_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
     # [BLOCK_M]
     delta = tl.sum(out_tile.to(tl.float32) * dout_tile.to(tl.float32), 1)
-    row_base = (b.to(tl.int64) * Hq + h) * q_len
+    row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
     row = q_start + tl.arange(0, BLOCK_M)
     if dlse_ptr is not None:
         # as if every score were taken once more: its weight is the derivative of the LSE
@@ -87,10 +92,10 @@ def accumulate(
     k_buffer, v_buffer, kv_ready, factors, factors_ready, shares = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     stage, phase = at % STAGES, at // STAGES & 1
-    q_len, k_len, sum_tile, scale, k_pos = terms
+    q_len, k_len, sum_tile, scale, k_pos, q_begin = terms
     # [BLOCK_M]
     row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
-    q_pos = row + (k_len - q_len)
+    q_pos = row + q_begin
     zeros = gl.full([64, BLOCK_M], 0.0, gl.float32, SCORES)
     q_tile, dout_tile = matrix(q_buffer, stage), matrix(dout_buffer, stage)
     mbarrier.wait(dout_ready.index(stage), phase)
@@ -153,7 +158,7 @@ def work(
     WORKERS: tl.constexpr, WORKER: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of 64 of a program's keys."""
-    dk_ptr, dv_ptr, q_len, k_len, Hq, scale, group, groups, tiles = arguments
+    dk_ptr, dv_ptr, entries_ptr, q_total, k_total, Hq, scale, group, groups, tiles = arguments
     k_buffer, v_buffer, kv_ready, factors, factors_ready, shares = keys
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_D, 16])
@@ -164,23 +169,25 @@ def work(
     Hkv = Hq // GROUP
     b, kv_h = head // Hkv, head % Hkv
     k_start = tile * BLOCK_N
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
     if k_start < k_len:
         k_first = k_start
         k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
         # [64]
         k_pos = k_start + WORKER * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
+        q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
         # [64, BLOCK_D]
         dk = gl.full([64, BLOCK_D], 0.0, gl.float32, OUT)
         dv = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
         mbarrier.wait(kv_ready, 0)
         k_tile, v_tile = matrix(k_buffer, WORKER), matrix(v_buffer, WORKER)
         at = 0  # tiles of queries so far
-        first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, BLOCK_M)
+        first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
         for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
             sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * (BLOCK_D // 64)).to(
                 tl.int32
             )
-            terms = (q_len, k_len, sum_tile, scale, k_pos)
+            terms = (q_len, k_len, sum_tile, scale, k_pos, q_begin)
             # a short tile at the end takes a mask
             full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
             for i in tl.range(first, last):
@@ -193,7 +200,7 @@ def work(
         tma.store_wait(0)
 
         # through the memory of the values, which are no longer wanted: so that threads store 16 bytes at a time
-        first_row = b.to(tl.int64) * k_len * Hkv + kv_h
+        first_row = (b.to(tl.int64) * k_total + k_offset) * Hkv + kv_h
         row = k_start + WORKER * 64
         v_tile.store((dk * scale).to(v_buffer.dtype))
         store_rows(dk_ptr + first_row * D, Hkv * D, v_tile.load(WIDE), row, k_len, D)
@@ -203,8 +210,8 @@ def work(
 
 @gluon.jit
 def load_queries(
-    at, q_start, q_desc, dout_desc, lse_ptr, delta_ptr, row_base, b, h, q_len, queries, BLOCK_M: tl.constexpr,
-    STAGES: tl.constexpr
+    at, q_start, q_desc, dout_desc, lse_ptr, delta_ptr, row_base, b, q_offset, h, q_len, queries,
+    BLOCK_M: tl.constexpr, STAGES: tl.constexpr
 ):  # fmt: skip
     """Copy one tile of queries, with what belongs to their rows."""
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
@@ -213,7 +220,7 @@ def load_queries(
     lse = tl.load(lse_ptr + row_base + row, mask=row < q_len, other=float("inf"))
     delta = tl.load(delta_ptr + row_base + row, mask=row < q_len, other=0.0)
     mbarrier.wait(free.index(stage), phase ^ 1)
-    rows = [b, h, q_start, 0]
+    rows = [b, h, q_offset + q_start, 0]
     mbarrier.expect(q_ready.index(stage), q_desc.block_type.nbytes)
     copy_tile(q_desc, rows, q_ready.index(stage), q_buffer.index(stage))
     mbarrier.expect(dout_ready.index(stage), dout_desc.block_type.nbytes)
@@ -230,7 +237,7 @@ def load_tiles(
     STAGES: tl.constexpr, GROUP: tl.constexpr, WORKERS: tl.constexpr
 ):  # fmt: skip
     """Copy the keys and values of a program, and the tiles of queries that its workers need, in their order."""
-    lse_ptr, delta_ptr, q_len, k_len, Hq, group, groups, tiles = lengths
+    lse_ptr, delta_ptr, entries_ptr, q_total, k_total, Hq, group, groups, tiles = lengths
     k_buffer, v_buffer, kv_ready, factors, factors_ready, shares = keys
     at = 0  # tiles of queries so far
     place = tl.program_id(0)
@@ -239,32 +246,35 @@ def load_tiles(
     Hkv = Hq // GROUP
     b, kv_h = head // Hkv, head % Hkv
     k_start = tile * BLOCK_N
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
     if k_start < k_len:
         k_first = k_start
         k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
+        q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
         mbarrier.expect(kv_ready, WORKERS * (k_desc.block_type.nbytes + v_desc.block_type.nbytes))
         for worker in gl.static_range(0, WORKERS):
-            rows = [b, kv_h, k_start + worker * 64, 0]
+            rows = [b, kv_h, k_offset + k_start + worker * 64, 0]
             copy_tile(k_desc, rows, kv_ready, k_buffer.index(worker))
             copy_tile(v_desc, rows, kv_ready, v_buffer.index(worker))
-        first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, BLOCK_M)
+        first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
         for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
-            row_base = (b.to(tl.int64) * Hq + h) * q_len
+            row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
             # a short tile at the end takes a mask
             full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
             for i in tl.range(first, last):
                 q_start = i * BLOCK_M
                 at = load_queries(
-                    at, q_start, q_desc, dout_desc, lse_ptr, delta_ptr, row_base, b, h, q_len, queries, BLOCK_M, STAGES
+                    at, q_start, q_desc, dout_desc, lse_ptr, delta_ptr, row_base, b, q_offset, h, q_len, queries, BLOCK_M,
+                    STAGES
                 )  # fmt: skip
 
 
-@gluon.jit(do_not_specialize=["q_len", "k_len", "Hq", "group", "groups", "tiles"])
+@gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "group", "groups", "tiles"])
 def backward(
-    q_desc, k_desc, v_desc, dout_desc, dq_sum_desc, lse_ptr, delta_ptr, dk_ptr, dv_ptr, scale, q_len, k_len, Hq,
-    group, groups, tiles, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, STAGES: tl.constexpr,
-    TILE_AXIS: tl.constexpr
+    q_desc, k_desc, v_desc, dout_desc, dq_sum_desc, lse_ptr, delta_ptr, dk_ptr, dv_ptr, entries_ptr, scale,
+    q_total, k_total, Hq, group, groups, tiles, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    STAGES: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of one tile of keys of one head, summed over the query heads that read it, and add to dQ."""
     WORKERS: gl.constexpr = BLOCK_N // 64
@@ -284,8 +294,8 @@ def backward(
         barriers(STAGES, WORKERS)
     )  # fmt: skip
     fence_async_shared()
-    arguments = (dk_ptr, dv_ptr, q_len, k_len, Hq, scale, group, groups, tiles)
-    lengths = (lse_ptr, delta_ptr, q_len, k_len, Hq, group, groups, tiles)
+    arguments = (dk_ptr, dv_ptr, entries_ptr, q_total, k_total, Hq, scale, group, groups, tiles)
+    lengths = (lse_ptr, delta_ptr, entries_ptr, q_total, k_total, Hq, group, groups, tiles)
     # a worker's threads get the registers that the loader leaves
     gl.warp_specialize(
         [
@@ -305,9 +315,9 @@ def backward(
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "Hq", "position_end"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq", "position_end"])
 def finish(
-    dq_sum_ptr, dq_ptr, scale, cos_ptr, sin_ptr, positions_ptr, q_len, k_len, Hq, cos_stride_row,
+    dq_sum_ptr, dq_ptr, entries_ptr, scale, cos_ptr, sin_ptr, positions_ptr, q_total, k_total, Hq, cos_stride_row,
     cos_stride_column, sin_stride_row, sin_stride_column, positions_stride_batch, positions_stride_token,
     position_end, D: tl.constexpr, PAIRS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_PAIRS: tl.constexpr, TILE_AXIS: tl.constexpr
@@ -316,6 +326,11 @@ def finish(
     tile = tl.program_id(TILE_AXIS)
     b, h = batch_and_head(Hq, TILE_AXIS)
     q_start = tile * BLOCK_M
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+    if entries_ptr is not None:
+        if q_start >= q_len:
+            return
     sum_row = (b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M
     row, column = tl.arange(0, BLOCK_M)[:, None], tl.arange(0, BLOCK_D)[None, :]
     tile_place = ((sum_row + q_start + row) // 64 * (BLOCK_D // 64) + column // 64).to(tl.int64) * 4096
@@ -324,23 +339,23 @@ def finish(
     place = c // 8 * 512 + r // 16 * 128 + r % 8 * 16 + c % 8 // 2 * 4 + r // 8 % 2 * 2 + c % 2
     # [BLOCK_M, BLOCK_D]
     dq = tl.load(dq_sum_ptr + tile_place + place)
-    first_row = b.to(tl.int64) * q_len * Hq + h
+    first_row = (b.to(tl.int64) * q_total + q_offset) * Hq + h
     kernels.store_rows(dq_ptr + first_row * D, Hq * D, dq * scale, q_start, q_len, D)
     positions_base = positions_ptr
     if positions_ptr is not None:
-        positions_base += b.to(tl.int64) * positions_stride_batch
+        positions_base += b.to(tl.int64) * positions_stride_batch + tl.cast(k_offset, tl.int64) * positions_stride_token
     unrotate(
-        dq_ptr + first_row * D, Hq * D, q_start, q_len, k_len - q_len, cos_ptr, cos_stride_row,
-        cos_stride_column, sin_ptr, sin_stride_row, sin_stride_column, positions_base, positions_stride_token,
-        position_end, PAIRS, BLOCK_PAIRS, BLOCK_M
+        dq_ptr + first_row * D, Hq * D, q_start, q_len, q_begin, cos_ptr, cos_stride_row, cos_stride_column,
+        sin_ptr, sin_stride_row, sin_stride_column, positions_base, positions_stride_token, position_end,
+        PAIRS, BLOCK_PAIRS, BLOCK_M
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["k_len", "Hq", "position_end"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq", "position_end"])
 def turn_back(
-    dk_ptr, cos_ptr, sin_ptr, positions_ptr, k_len, Hq, cos_stride_row, cos_stride_column, sin_stride_row,
-    sin_stride_column, positions_stride_batch, positions_stride_token, position_end, GROUP: tl.constexpr,
-    D: tl.constexpr, PAIRS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_PAIRS: tl.constexpr,
+    dk_ptr, entries_ptr, cos_ptr, sin_ptr, positions_ptr, q_total, k_total, Hq, cos_stride_row, cos_stride_column,
+    sin_stride_row, sin_stride_column, positions_stride_batch, positions_stride_token, position_end,
+    GROUP: tl.constexpr, D: tl.constexpr, PAIRS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_PAIRS: tl.constexpr,
     TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Apply the inverse rotation in place to dK of one tile of keys of one head."""
@@ -348,10 +363,14 @@ def turn_back(
     Hkv = Hq // GROUP
     b, kv_h = batch_and_head(Hkv, TILE_AXIS)
     k_start = tile * BLOCK_N
-    first_row = b.to(tl.int64) * k_len * Hkv + kv_h
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    if entries_ptr is not None:
+        if k_start >= k_len:
+            return
+    first_row = (b.to(tl.int64) * k_total + k_offset) * Hkv + kv_h
     positions_base = positions_ptr
     if positions_ptr is not None:
-        positions_base += b.to(tl.int64) * positions_stride_batch
+        positions_base += b.to(tl.int64) * positions_stride_batch + tl.cast(k_offset, tl.int64) * positions_stride_token
     unrotate(
         dk_ptr + first_row * D, Hkv * D, k_start, k_len, 0, cos_ptr, cos_stride_row, cos_stride_column,
         sin_ptr, sin_stride_row, sin_stride_column, positions_base, positions_stride_token, position_end,

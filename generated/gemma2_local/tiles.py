@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f6ddb68fab9b1604
-#   text hash     b0e43d05c48abcd0
+#   content hash  81663f4b7e4f55e5
+#   text hash     2a2207394f6b0597
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

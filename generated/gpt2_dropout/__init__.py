@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1ae5d4fcb2c4229d
-#   text hash     20ec5a9a27bd7e3a
+#   content hash  e2180c06d93b646f
+#   text hash     75af8131fc44d082
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1ae5d4fcb2c4229d
-#   text hash     24ebb6112312b220
+#   content hash  e2180c06d93b646f
+#   text hash     68fa46ee7498a2f2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -25,6 +25,9 @@ def attention(
     *,
     dropout_p: float = 0.0,
     seed: int | None = None,
+    k_lens: torch.Tensor | None = None,
+    k_starts: torch.Tensor | None = None,
+    q_start: torch.Tensor | int | None = None,
     scale: float | None = None,
     return_lse: bool = False,
 ):
@@ -35,6 +38,9 @@ def attention(
 
     dropout_p: float; share of the weights to drop, below 1
     seed: int; tells which weights are dropped; needed if any are
+    k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b], without the last one
+    q_start: int or int32 (B,), optional; the position of the first query, counted from the entry's first key. Queries at no
+        key's position are padding then, and give 0. If None, the last query lines up with the last key
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)
     """
@@ -54,10 +60,13 @@ def attention(
         scale = _float("scale", scale)
         # kernels take maxima before they scale: the sign goes to q
         q, scale = (-q, -scale) if scale < 0 else (q, scale)
+    entries = None
+    if not (k_lens is k_starts is q_start is None):
+        entries = _entries(q, k, k_lens, k_starts, q_start)
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 
-    out, lse = launch.attend(q, k, v, dropout_p, seed, scale)
+    out, lse = launch.attend(q, k, v, entries, dropout_p, seed, scale)
     return (out, launch.natural(lse)) if return_lse else out
 
 
@@ -114,6 +123,51 @@ def _plain(dtype):
 
 def _layout(x):
     return "a nested one" if x.is_nested else f"one of layout {_plain(x.layout).removeprefix('_')}"
+
+
+def _check_kind(name, x, like, dtypes):
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"{name}: expected a tensor, got {type(x).__name__}")
+    if x.layout is not torch.strided or x.is_nested:
+        raise TypeError(f"{name}: expected a strided tensor, got {_layout(x)}")
+    if x.dtype not in dtypes:
+        raise TypeError(f"{name}: expected {' or '.join(map(_plain, dtypes))}, got {_plain(x.dtype)}")
+    if x.device != like.device:
+        raise ValueError(f"{name}: expected device {like.device} as q has, got {x.device}")
+
+
+def _entries(q, k, k_lens, k_starts, q_start):
+    """First row and number of each entry's queries, the same of its keys, and the first query's position: (B, 5).
+
+    All of it stays on the device. Rows that a tensor does not have count for none.
+    """
+    batch, queries, keys = q.shape[0], q.shape[1], k.shape[1]
+    first = _numbers("k_starts", k_starts, q, 0).clamp(0, keys)
+    count = (_numbers("k_lens", k_lens, q, keys).clamp(0, keys) - first).clamp(min=0)
+    if q_start is None:
+        begin = count - queries
+    elif isinstance(q_start, torch.Tensor):
+        begin = _numbers("q_start", q_start, q, 0).clamp(-(2**28), 2**28)
+    else:
+        begin = q.new_full((batch,), _int("q_start", q_start, minimum=-(2**28), maximum=2**28), dtype=torch.int32)
+    if q_start is None:
+        skipped, rows = torch.zeros_like(begin), torch.full_like(begin, queries)
+    else:
+        # what stands at no key's position is padding
+        skipped = (-begin).clamp(0, queries)
+        rows = ((count - begin).clamp(max=queries) - skipped).clamp(min=0)
+    return torch.stack((skipped, rows, first, count, begin + skipped), 1)
+
+
+def _numbers(name, x, like, otherwise):
+    """A whole number for each batch entry."""
+    batch = like.shape[0]
+    if x is None:
+        return like.new_full((batch,), otherwise, dtype=torch.int32)
+    _check_kind(name, x, like, (torch.int32,))
+    if x.dim() != 1 or x.shape[0] not in (1, batch):
+        raise ValueError(f"{name}: expected shape {(batch,)}, got {tuple(x.shape)}")
+    return x.expand(batch)
 
 
 def _check_number(name, x, minimum, maximum):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1ae5d4fcb2c4229d
-#   text hash     f1b7eeddeaa23a0a
+#   content hash  e2180c06d93b646f
+#   text hash     a5eb8e7d46c5323e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -13,10 +13,10 @@ from . import kernels, runtime, tiles
 LOG2E = kernels.LOG2E.value
 
 
-def attend(q, k, v, dropout_p, seed, scale):
+def attend(q, k, v, entries, dropout_p, seed, scale):
     """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
     # -inf * 0 would be NaN where the kernels apply the scale
-    return _attend(q, k, v, dropout_p, seed, max(scale, 1e-37))
+    return _attend(q, k, v, entries, dropout_p, seed, max(scale, 1e-37))
 
 
 def natural(lse):
@@ -26,61 +26,71 @@ def natural(lse):
 
 @runtime.Operator
 def _attend(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout_p: float, seed: int | None, scale: float,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, entries: torch.Tensor | None, dropout_p: float,
+    seed: int | None, scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    out, lse = _outputs(q, v)
+    out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
-    cache = runtime.LaunchCache.of("attend", q, k, v, _seed_kind(seed))
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, _seed_kind(seed))
     q, k, v = cache.readable(q, k, v)
 
     def launch(block_m, block_n, warps, stages):
         runtime.launch(
             cache, kernels.forward, (block_m, block_n),
-            (q, k, v, out, lse, float(scale), seed, _drop_below(dropout_p),
+            (q, k, v, out, lse, entries, float(scale), seed, _drop_below(dropout_p),
              float(65536 / (65536 - _drop_below(dropout_p)))),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
-                _common(q, k, v, block_m, block_n),
+                _common(q, k, v, entries, block_m, block_n),
                 TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1])
+    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1], entries)
     return out, lse
 
 
-def _outputs(q, v):
+def _outputs(q, v, entries):
     batch, rows, heads, _ = q.shape
+    if entries is not None:
+        # no program writes rows that are left out
+        lse = q.new_full((batch, heads, rows), float("inf"), dtype=torch.float32)
+        return q.new_zeros(batch, rows, heads, v.shape[-1]), lse
     lse = q.new_empty(batch, heads, rows, dtype=torch.float32)
     return q.new_empty(batch, rows, heads, v.shape[-1]), lse
 
 
 @_attend.register_fake
-def _(q, k, v, dropout_p, seed, scale):
-    return _outputs(q, v)
+def _(q, k, v, entries, dropout_p, seed, scale):
+    return _outputs(q, v, entries)
 
 
-def _common(q, k, v, block_m, block_n):
+def _common(q, k, v, entries, block_m, block_n):
     """Values that several kernels take alike, by parameter: a launch hands on those that its kernel has."""
     return dict(
-        q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
-        v_desc=runtime.tile_source(v, block_n), q_len=q.shape[1], k_len=k.shape[1], Hq=q.shape[-2], DV=v.shape[-1],
-        BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v),
-        PRECISION=runtime.precision(q), D=q.shape[-1],
+        q_desc=runtime.tile_source(q, block_m, entries is None),
+        k_desc=runtime.tile_source(k, block_n, entries is None),
+        v_desc=runtime.tile_source(v, block_n, entries is None), q_total=q.shape[1], k_total=k.shape[1],
+        Hq=q.shape[-2], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
+        BLOCK_DV=runtime.padded_width(v), PRECISION=runtime.precision(q), D=q.shape[-1],
     )  # fmt: skip
 
 
 @runtime.Operator
 def _differentiate(
     out: torch.Tensor, lse: torch.Tensor, dout: torch.Tensor, dlse: torch.Tensor | None, wanted: list[bool],
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout_p: float, seed: int | None, scale: float,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, entries: torch.Tensor | None, dropout_p: float,
+    seed: int | None, scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     if out.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in runtime.empty_gradients(wanted, q, k, v))
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v)
+    if entries is not None:
+        # no program writes rows that are left out
+        dq, dk, dv = gradients = [x.zero_() for x in gradients]
     cache = runtime.LaunchCache.of(
-        "differentiate", q, k, v, _seed_kind(seed), out, dout, lse.data_ptr() % 16, dlse is None, *wanted,
+        "differentiate", q, k, v, entries, _seed_kind(seed), out, dout, lse.data_ptr() % 16, dlse is None, *wanted,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     dlse = None if dlse is None else dlse.contiguous()
@@ -91,17 +101,18 @@ def _differentiate(
     def launch(block_m, block_n, warps, stages):
         runtime.launch(
             cache, kernels.backward_dq, (block_m, block_n),
-            (q, k, v, out, dout, dq, lse, dlse, delta, float(scale), seed, _drop_below(dropout_p),
+            (q, k, v, out, dout, dq, lse, dlse, delta, entries, float(scale), seed, _drop_below(dropout_p),
              float(65536 / (65536 - _drop_below(dropout_p)))),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
-                _common(q, k, v, block_m, block_n),
-                out_desc=runtime.tile_source(out, block_m), dout_desc=runtime.tile_source(dout, block_m),
+                _common(q, k, v, entries, block_m, block_n),
+                out_desc=runtime.tile_source(out, block_m, entries is None),
+                dout_desc=runtime.tile_source(dout, block_m, entries is None),
                 TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1])
+    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1], entries)
 
     if wanted[1] or wanted[2]:
         dk = dk if wanted[1] else runtime.empty_like(k)
@@ -110,18 +121,19 @@ def _differentiate(
         def launch(block_m, block_n, warps, stages):
             runtime.launch(
                 cache, kernels.backward_dkv, (block_m, block_n),
-                (q, k, v, dout, lse, delta, dk, dv, float(scale), seed, _drop_below(dropout_p),
+                (q, k, v, dout, lse, delta, dk, dv, entries, float(scale), seed, _drop_below(dropout_p),
                  float(65536 / (65536 - _drop_below(dropout_p)))),
                 grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout),
                 from_shapes=lambda: dict(
-                    _common(q, k, v, block_m, block_n),
-                    dout_desc=runtime.tile_source(dout, block_m), lse_desc=runtime.vector_source(lse, block_m),
-                    delta_desc=runtime.vector_source(delta, block_m), TILE_AXIS=runtime.tile_axis(k.shape[1], block_n),
-                    num_warps=warps, num_stages=stages,
+                    _common(q, k, v, entries, block_m, block_n),
+                    dout_desc=runtime.tile_source(dout, block_m, entries is None),
+                    lse_desc=runtime.vector_source(lse, block_m if entries is None else None),
+                    delta_desc=runtime.vector_source(delta, block_m if entries is None else None),
+                    TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), num_warps=warps, num_stages=stages,
                 ),
             )  # fmt: skip
 
-        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1])
+        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1], entries)
     return tuple(gradients)
 
 
@@ -130,7 +142,7 @@ def _(out, lse, dout, dlse, wanted, *inputs):
     return tuple(runtime.empty_gradients(wanted, *inputs[:3]))
 
 
-_attend.register_gradients(_differentiate, learned=(0, 1, 2), tensors=3)
+_attend.register_gradients(_differentiate, learned=(0, 1, 2), tensors=4)
 
 
 def _drop_below(dropout_p):

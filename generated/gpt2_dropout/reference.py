@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1ae5d4fcb2c4229d
-#   text hash     19b11c010df187ea
+#   content hash  e2180c06d93b646f
+#   text hash     e708049488afb04e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -20,6 +20,9 @@ def reference(
     *,
     dropout_p: float = 0.0,
     seed: int | None = None,
+    k_lens: torch.Tensor | None = None,
+    k_starts: torch.Tensor | None = None,
+    q_start: torch.Tensor | int | None = None,
     scale: float | None = None,
     return_lse: bool = False,
 ):
@@ -32,13 +35,33 @@ def reference(
         if scale is None:
             scale = 1 / math.sqrt(q.shape[-1])
         q, k, v = (x.to(dtype) for x in (q, k, v))
-        out, lse = _attend(q, k, v, dropout_p, seed, scale)
+        if k_lens is k_starts is q_start is None:
+            out, lse = _attend(q, k, v, dropout_p, seed, scale, k.shape[1] - q.shape[1])
+        else:
+            out = v.new_zeros(*q.shape[:3], v.shape[3])
+            lse = v.new_full((q.shape[0], q.shape[2], q.shape[1]), -math.inf)
+            for entry, queries, keys, q_begin in _parts(q, k, k_lens, k_starts, q_start):
+                one, rows, seen = slice(*entry), slice(*queries), slice(*keys)
+                out[one, rows], lse[one, :, rows] = _attend(
+                    q[one, rows],
+                    k[one, seen],
+                    v[one, seen],
+                    dropout_p,
+                    seed,
+                    scale,
+                    q_begin,
+                    entry[0],
+                    drawn=q_begin,
+                )
         out, lse = out.to(out_dtype), lse.to(dtype)
     return (out, lse) if return_lse else out
 
 
-def _attend(q, k, v, dropout_p, seed, scale):
-    """Attention of a batch whose sequences have one length: q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv)."""
+def _attend(q, k, v, dropout_p, seed, scale, q_begin, entry=0, drawn=0):
+    """Attention of a batch whose sequences have one length: q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv).
+
+    `q_begin` is the position of the first query, `entry` the number of the first batch entry.
+    """
     batch = q.shape[0]
     q_len = q.shape[1]
     k_len = k.shape[1]
@@ -47,7 +70,7 @@ def _attend(q, k, v, dropout_p, seed, scale):
     device = q.device
     b = torch.arange(batch, device=device)[:, None, None, None]
     h = torch.arange(heads, device=device)[:, None, None]
-    q_pos = torch.arange(k_len - q_len, k_len, device=device)[:, None]
+    q_pos = torch.arange(q_begin, q_begin + q_len, device=device)[:, None]
     k_pos = torch.arange(k_len, device=device)
     if q_len == 0 or k_len == 0:  # no place that a term could speak of
         lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
@@ -58,9 +81,39 @@ def _attend(q, k, v, dropout_p, seed, scale):
     score = torch.where(keep, score, -math.inf)
     kept = None
     if dropout_p > 0:
-        kept = _kept(dropout_p, seed, b, h, q_pos - (k_len - q_len), k_pos).to(dtype)
+        kept = _kept(dropout_p, seed, b + entry, h, q_pos - q_begin + drawn, k_pos).to(dtype)
     out, lse = _weighted(score, v, kept=kept)
     return out.transpose(1, 2), lse
+
+
+def _parts(q, k, k_lens, k_starts, q_start):
+    """Of each batch entry its number, its rows of queries, its rows of keys, each as a range, and its first position.
+
+    Queries at no key's position are left out where `q_start` says which they have.
+    """
+    batch, queries, keys = q.shape[0], q.shape[1], k.shape[1]
+
+    def numbers(x, otherwise):
+        return [otherwise] * batch if x is None else torch.as_tensor(x).expand(batch).tolist()
+
+    given = zip(numbers(k_starts, 0), numbers(k_lens, keys), numbers(q_start, None), strict=True)
+    for entry, (first, end, begin) in enumerate(given):
+        first, end = (min(max(row, 0), keys) for row in (first, end))
+        end = max(first, end)
+        begin = end - first - queries if begin is None else begin
+        rows = range(queries)
+        if q_start is not None:
+            rows = [row for row in rows if 0 <= begin + row < end - first]
+        row, past = (rows[0], rows[-1] + 1) if rows else (0, 0)
+        yield (entry, entry + 1), (row, past), (first, end), begin + row if rows else 0
+
+
+def _part(x, rank, places):
+    """x of so many axes, cut to ranges along some of them; an axis of size 1 stands for any size."""
+    x = x[(None,) * (rank - x.dim())]
+    for axis, (first, end) in places.items():
+        x = x if x.shape[axis] == 1 else x.narrow(axis, first, end - first)
+    return x
 
 
 def _scores(q, k):
@@ -84,7 +137,7 @@ def _weighted(score, v, *, kept):
 
 def _kept(dropout_p, seed, b, h, row, k):
     """The factor of each weight: 0 where it is dropped, else 65536 / (65536 - n) for the n 65536ths that are."""
-    words = _philox(seed, k // 8, row, h, b)
+    words = _philox(seed, k // 8, row & 0xFFFFFFFF, h, b)
     lower, upper = torch.where(k % 4 < 2, words[0], words[1]), torch.where(k % 4 < 2, words[2], words[3])
     word = torch.where(k % 8 < 4, lower, upper)
     half = torch.where(k % 2 == 0, word & 0xFFFF, word >> 16)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1ae5d4fcb2c4229d
-#   text hash     30172619e9a3f9d3
+#   content hash  e2180c06d93b646f
+#   text hash     038c074ead33be20
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -20,7 +20,7 @@ import torch
 pytest.register_assert_rewrite(f"{__package__}.checks")
 
 from . import checks
-from .checks import Case, TestAnyVariant, TestBackward, TestDropout  # pytest collects their tests here
+from .checks import Case, TestAnyVariant, TestBackward, TestLengths, TestDropout  # pytest collects their tests here
 
 import triton
 import triton.language as tl
@@ -89,8 +89,9 @@ def key_tiles_found(found_ptr, q_len, k_len, TILE: tl.constexpr, BLOCK: tl.const
 @triton.jit
 def query_tiles_found(found_ptr, q_len, k_len, TILE: tl.constexpr, BLOCK: tl.constexpr, COUNT: tl.constexpr):
     """The tiles that each tile of keys visits."""
+    q_begin = k_len - q_len
     k_first, k_last = checks.rows_of_tiles(0, k_len, TILE, COUNT)
-    found = query_tiles(k_first, k_last, q_len, k_len, BLOCK)
+    found = query_tiles(k_first, k_last, q_len, q_begin, BLOCK)
     checks.store_range(found_ptr, 0, found, COUNT)
 
 

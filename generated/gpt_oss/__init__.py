@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e5e90d123cf33fad
-#   text hash     d90318bf63f30f8b
+#   content hash  36db790bd2cfb9cf
+#   text hash     93fc192bf587d6bc
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e5e90d123cf33fad
-#   text hash     f104224cb7a577bc
+#   content hash  36db790bd2cfb9cf
+#   text hash     d5bc2a10b1c56c56
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e5e90d123cf33fad
-#   text hash     19c8849b77740eb3
+#   content hash  36db790bd2cfb9cf
+#   text hash     d3d41339493acebc
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e5e90d123cf33fad
-#   text hash     97f340002a144ed3
+#   content hash  36db790bd2cfb9cf
+#   text hash     e757dacc885a16ec
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ac0c0786c8592b6e
-#   text hash     c912bb7494b7ed5b
+#   content hash  975e06ac1417b18b
+#   text hash     042e00ea2635b3dd
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

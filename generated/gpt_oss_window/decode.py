@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ac0c0786c8592b6e
-#   text hash     63b87b443e29a47e
+#   content hash  975e06ac1417b18b
+#   text hash     a33bedaf00202cfa
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ac0c0786c8592b6e
-#   text hash     6dae3fae99e43d1e
+#   content hash  975e06ac1417b18b
+#   text hash     722c7c5be4b0724b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -189,13 +189,14 @@ def attend_split(
     if k_scale_ptr is not None:
         k_scale_ptr += b.to(tl.int64) * k_scale_stride_sequence + kv_h.to(tl.int64) * k_scale_stride_head
         v_scale_ptr += b.to(tl.int64) * v_scale_stride_sequence + kv_h.to(tl.int64) * v_scale_stride_head
+    q_begin = k_len - q_len
     # [BLOCK_M]
     place = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     row = tl.minimum(place // GROUP, q_len - 1)
     h = kv_h * GROUP + place % GROUP
-    q_pos = row + (k_len - q_len)
-    q_first = tile * BLOCK_M // GROUP + (k_len - q_len)
-    q_last = tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // GROUP + (k_len - q_len), k_len - 1)
+    q_pos = row + q_begin
+    q_first = tile * BLOCK_M // GROUP + q_begin
+    q_last = tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // GROUP + q_begin, k_len - 1)
     scale_log2 = scale * LOG2E
 
     q_place = (token + row).to(tl.int64) * q_stride_token + h.to(tl.int64) * q_stride_head

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ac0c0786c8592b6e
-#   text hash     6e89e40c757a12cb
+#   content hash  975e06ac1417b18b
+#   text hash     794c9823604d3f37
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  25e38288fbf7dc85
-#   text hash     4373c98ce6a45da0
+#   content hash  22814936e8446b99
+#   text hash     17ff9d77da487283
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  25e38288fbf7dc85
-#   text hash     9ac20ef6f3c09c3a
+#   content hash  22814936e8446b99
+#   text hash     71f2554f0fdaef46
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 
@@ -79,7 +79,9 @@ Symbols
     DV                      head size of v and out
     q_start, k_start        first row of a tile of queries, first key of a tile of keys, within the sequence
     row                     rows of a tile's queries, counted from the sequence's first one
-    q_pos                   their positions, row + k_len - q_len: the last query lines up with the last key
+    q_begin                 the position of row 0: k_len - q_len, so that last query and last key line up, unless the
+                            call tells another
+    q_pos                   their positions, row + q_begin
     k_pos                   positions of a tile's keys
     q_first                 first position of a tile of queries
     q_last                  last position of a tile of queries, below k_len
@@ -93,6 +95,9 @@ Symbols
     p                       weights, before they are divided by l in `forward`
     dp, ds                  gradients of the weights and of the score
     delta                   rowsum(out * dout) - dlse, what the softmax takes off each dp of a row
+    q_offset, k_offset      rows where a sequence begins in the tensors
+    q_total, k_total        rows of the tensors
+    entries_ptr             what `find_entry` finds for each batch entry, and q_begin; None where all rows count
     in_decay                in_decay of the head
     in_width                in_width of the head
 """
@@ -136,16 +141,26 @@ def key_tiles(q_first, q_last, k_len, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
-def query_tiles(k_first, k_last, q_len, k_len, BLOCK_M: tl.constexpr):
+def query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M: tl.constexpr):
     """Range of query tiles that a key tile needs, and the range within it that needs no mask."""
-    shift = k_len - q_len
     return tile_range(
-        tl.maximum(k_first - shift, 0),
+        tl.maximum(k_first - q_begin, 0),
         q_len,
-        tl.maximum(k_last - shift, 0),
+        tl.maximum(k_last - q_begin, 0),
         q_len,
         BLOCK_M,
     )
+
+
+@triton.jit
+def find_entry(entries_ptr, b, q_total, k_total):
+    """First row and number of batch entry b's queries, and the same of its keys: all, where the call tells of none."""
+    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    if entries_ptr is not None:
+        entry_ptr = entries_ptr + 5 * b
+        q_offset, q_len = tl.load(entry_ptr), tl.load(entry_ptr + 1)
+        k_offset, k_len = tl.load(entry_ptr + 2), tl.load(entry_ptr + 3)
+    return q_offset, q_len, k_offset, k_len
 
 
 @triton.jit
@@ -224,18 +239,18 @@ def attend(
     PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
     """Update the running softmax (acc, m, l) with one tile of keys."""
-    k_desc, v_desc, b, h, k_len = keys
+    k_desc, v_desc, b, k_offset, h, k_len = keys
     scale, q_pos, in_decay, in_width = terms
     # [BLOCK_N]
     k_pos = k_start + tl.arange(0, BLOCK_N)
     # [BLOCK_N, BLOCK_D]
-    k_tile = load_tile(k_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_D)
+    k_tile = load_tile(k_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
     score = score - softplus(in_decay) * tl.log(
         1 + softplus(in_width) * (q_pos[:, None] - k_pos[None, :])
     )  # score - softplus(decay) * log(1 + softplus(width) * (q - k))
     # [BLOCK_N, BLOCK_DV]
-    v_tile = load_tile(v_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_DV)
+    v_tile = load_tile(v_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     if mixed:
         keep = (k_pos < k_len)[None, :]
         keep &= k_pos[None, :] <= q_pos[:, None]  # causal
@@ -251,34 +266,40 @@ def attend(
     return acc, m, l + partial_row_sums(p)
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, scale, in_decay_ptr, in_width_ptr, q_len, k_len, Hq,
-    in_decay_stride_head, in_width_stride_head, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, entries_ptr, scale, in_decay_ptr, in_width_ptr, q_total, k_total,
+    Hq, in_decay_stride_head, in_width_stride_head, DV: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
+    TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store out and the LSE of one tile of queries of one head."""
     # late rows tend to see more keys: they start first
     tile = tl.num_programs(TILE_AXIS) - 1 - tl.program_id(TILE_AXIS)
     b, h = batch_and_head(Hq, TILE_AXIS)
     q_start = tile * BLOCK_M
-    q_first = q_start + (k_len - q_len)
-    q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+    if entries_ptr is not None:
+        if q_start >= q_len:
+            return
+    q_first = q_start + q_begin
+    q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
-    q_pos = row + (k_len - q_len)
+    q_pos = row + q_begin
     in_decay = tl.load(in_decay_ptr + tl.cast(h, tl.int64) * in_decay_stride_head).to(tl.float32)
     in_width = tl.load(in_width_ptr + tl.cast(h, tl.int64) * in_width_stride_head).to(tl.float32)
 
     # [BLOCK_M, BLOCK_D]
-    q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
+    q_tile = load_tile(q_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
     # [BLOCK_M, BLOCK_DV]
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     # [BLOCK_M]
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     # [BLOCK_M, 8]
     l = tl.full([BLOCK_M, 8], 0.0, tl.float32)
-    keys = (k_desc, v_desc, b, h, k_len)
+    keys = (k_desc, v_desc, b, k_offset, h, k_len)
     terms = (scale, q_pos, in_decay, in_width)
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
     if BLOCK_DV <= 128:
@@ -306,10 +327,10 @@ def forward(
     # rows without keys: 0, and an LSE that makes every weight 0
     # [BLOCK_M, BLOCK_DV]
     out = acc / tl.where(l == 0, 1.0, l)[:, None]
-    store_rows(out_ptr + (b.to(tl.int64) * q_len * Hq + h) * DV, Hq * DV, out, q_start, q_len, DV)
+    store_rows(out_ptr + ((b.to(tl.int64) * q_total + q_offset) * Hq + h) * DV, Hq * DV, out, q_start, q_len, DV)
     # [BLOCK_M]
     lse = tl.where(l == 0, float("inf"), m + tl.log2(l))
-    tl.store(lse_ptr + (b.to(tl.int64) * Hq + h) * q_len + row, lse, mask=row < q_len)
+    tl.store(lse_ptr + (b.to(tl.int64) * Hq + h) * q_total + q_offset + row, lse, mask=row < q_len)
 
 
 @triton.jit
@@ -318,15 +339,15 @@ def accumulate_dkdv(
     BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
     """Accumulate dK and dV of a tile of keys over one tile of queries."""
-    q_desc, dout_desc, lse_desc, delta_desc, row_base, b, h, q_len = queries
-    k_len, scale, k_pos, in_decay, in_width = terms
+    q_desc, dout_desc, lse_desc, delta_desc, row_base, b, q_offset, h, q_len = queries
+    q_begin, scale, k_pos, in_decay, in_width = terms
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
-    q_pos = row + (k_len - q_len)
+    q_pos = row + q_begin
     # [BLOCK_M, BLOCK_D]
-    q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
+    q_tile = load_tile(q_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
     # [BLOCK_M, BLOCK_DV]
-    dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
+    dout_tile = load_tile(dout_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION) * scale  # [BLOCK_N, BLOCK_M]
     # score - softplus(decay) * log(1 + softplus(width) * (q - k))
     score = score - softplus(in_decay) * tl.log(1 + softplus(in_width) * (q_pos[None, :] - k_pos[:, None]))
@@ -346,38 +367,43 @@ def accumulate_dkdv(
     return dk, dv
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def backward_dkv(
-    q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, dk_ptr, dv_ptr, scale, in_decay_ptr, in_width_ptr,
-    q_len, k_len, Hq, in_decay_stride_head, in_width_stride_head, D: tl.constexpr, DV: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, dk_ptr, dv_ptr, entries_ptr, scale, in_decay_ptr,
+    in_width_ptr, q_total, k_total, Hq, in_decay_stride_head, in_width_stride_head, D: tl.constexpr,
+    DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of one tile of keys of one head."""
     tile = tl.program_id(TILE_AXIS)
     b, h = batch_and_head(Hq, TILE_AXIS)
     k_start = tile * BLOCK_N
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    if entries_ptr is not None:
+        if k_start >= k_len:
+            return
     k_first = k_start
     k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
     # [BLOCK_N]
     k_pos = k_start + tl.arange(0, BLOCK_N)
+    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
 
     # [BLOCK_N, BLOCK_D]
-    k_tile = load_tile(k_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_D)
+    k_tile = load_tile(k_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
     # [BLOCK_N, BLOCK_DV]
-    v_tile = load_tile(v_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_DV)
+    v_tile = load_tile(v_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     # [BLOCK_N, BLOCK_D]
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     # [BLOCK_N, BLOCK_DV]
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
-    first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, BLOCK_M)
+    first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
     # one head: without a loop around it the compiler makes slower code of 256 columns
     for _ in tl.range(h, h + 1):
-        row_base = (b.to(tl.int64) * Hq + h) * q_len
+        row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
         in_decay = tl.load(in_decay_ptr + tl.cast(h, tl.int64) * in_decay_stride_head).to(tl.float32)
         in_width = tl.load(in_width_ptr + tl.cast(h, tl.int64) * in_width_stride_head).to(tl.float32)
-        queries = (q_desc, dout_desc, lse_desc, delta_desc, row_base, b, h, q_len)
-        terms = (k_len, scale, k_pos, in_decay, in_width)
+        queries = (q_desc, dout_desc, lse_desc, delta_desc, row_base, b, q_offset, h, q_len)
+        terms = (q_begin, scale, k_pos, in_decay, in_width)
         for i in tl.range(first, last):
             q_start = i * BLOCK_M
             mixed = (i < full_first) | (i >= full_last)
@@ -385,7 +411,7 @@ def backward_dkv(
                 dk, dv, k_tile, v_tile, q_start, queries, terms, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
 
-    first_row = b.to(tl.int64) * k_len * Hq + h
+    first_row = (b.to(tl.int64) * k_total + k_offset) * Hq + h
     store_rows(dk_ptr + first_row * D, Hq * D, dk * scale, k_start, k_len, D)
     store_rows(dv_ptr + first_row * DV, Hq * DV, dv, k_start, k_len, DV)
 
@@ -396,14 +422,14 @@ def accumulate_dq(
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
     """Accumulate dQ of a tile of queries over one tile of keys."""
-    k_desc, v_desc, b, h, k_len = keys
+    k_desc, v_desc, b, k_offset, h, k_len = keys
     scale, q_pos, in_decay, in_width, in_decay_sum_ptr, in_width_sum_ptr = terms
     # [BLOCK_N]
     k_pos = k_start + tl.arange(0, BLOCK_N)
     # [BLOCK_N, BLOCK_D]
-    k_tile = load_tile(k_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_D)
+    k_tile = load_tile(k_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
     # [BLOCK_N, BLOCK_DV]
-    v_tile = load_tile(v_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_DV)
+    v_tile = load_tile(v_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
     # score - softplus(decay) * log(1 + softplus(width) * (q - k))
     part0 = softplus(in_decay)
@@ -430,10 +456,10 @@ def accumulate_dq(
     return dq, in_decay_sum, in_width_sum
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def backward_dq(
-    q_desc, k_desc, v_desc, out_desc, dout_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr, scale, in_decay_ptr,
-    in_width_ptr, in_decay_sum_ptr, in_width_sum_ptr, q_len, k_len, Hq, in_decay_stride_head,
+    q_desc, k_desc, v_desc, out_desc, dout_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr, entries_ptr, scale,
+    in_decay_ptr, in_width_ptr, in_decay_sum_ptr, in_width_sum_ptr, q_total, k_total, Hq, in_decay_stride_head,
     in_width_stride_head, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
@@ -442,22 +468,27 @@ def backward_dq(
     tile = tl.num_programs(TILE_AXIS) - 1 - tl.program_id(TILE_AXIS)
     b, h = batch_and_head(Hq, TILE_AXIS)
     q_start = tile * BLOCK_M
-    q_first = q_start + (k_len - q_len)
-    q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+    if entries_ptr is not None:
+        if q_start >= q_len:
+            return
+    q_first = q_start + q_begin
+    q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
-    q_pos = row + (k_len - q_len)
+    q_pos = row + q_begin
     in_decay = tl.load(in_decay_ptr + tl.cast(h, tl.int64) * in_decay_stride_head).to(tl.float32)
     in_width = tl.load(in_width_ptr + tl.cast(h, tl.int64) * in_width_stride_head).to(tl.float32)
 
     # [BLOCK_M, BLOCK_D]
-    q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
+    q_tile = load_tile(q_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
     # [BLOCK_M, BLOCK_DV]
-    dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
-    out_tile = load_tile(out_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
+    dout_tile = load_tile(dout_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
+    out_tile = load_tile(out_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
     # [BLOCK_M]
     delta = tl.sum(out_tile.to(tl.float32) * dout_tile.to(tl.float32), 1)
-    row_base = (b.to(tl.int64) * Hq + h) * q_len
+    row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
     if dlse_ptr is not None:
         # as if every score were taken once more: its weight is the derivative of the LSE
         delta -= tl.load(dlse_ptr + row_base + row, mask=row < q_len, other=0.0) * LOG2E
@@ -469,7 +500,7 @@ def backward_dq(
     # [BLOCK_M]
     in_decay_sum = tl.zeros([BLOCK_M], tl.float32)
     in_width_sum = tl.zeros([BLOCK_M], tl.float32)
-    keys = (k_desc, v_desc, b, h, k_len)
+    keys = (k_desc, v_desc, b, k_offset, h, k_len)
     terms = (scale, q_pos, in_decay, in_width, in_decay_sum_ptr, in_width_sum_ptr)
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
     for i in tl.range(first, last):
@@ -480,7 +511,7 @@ def backward_dq(
             BLOCK_DV, PRECISION, mixed=mixed
         )  # fmt: skip
 
-    first_row = b.to(tl.int64) * q_len * Hq + h
+    first_row = (b.to(tl.int64) * q_total + q_offset) * Hq + h
     store_rows(dq_ptr + first_row * D, Hq * D, dq * scale, q_start, q_len, D)
     if in_decay_sum_ptr is not None:
         in_decay_sum = tl.where(row < q_len, in_decay_sum, 0.0)

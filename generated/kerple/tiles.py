@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  25e38288fbf7dc85
-#   text hash     58d546553e7da8d4
+#   content hash  22814936e8446b99
+#   text hash     098916ab461ceab7
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

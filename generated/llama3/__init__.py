@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  66ad6644aa9d95ec
-#   text hash     93c5979ce9cd8ced
+#   content hash  2e54b07d9cadee3a
+#   text hash     365771a045fa8dfe
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

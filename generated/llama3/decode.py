@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  66ad6644aa9d95ec
-#   text hash     966eaacec14ccb11
+#   content hash  2e54b07d9cadee3a
+#   text hash     c7e3cdcefeb46a33
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  66ad6644aa9d95ec
-#   text hash     501f0e846dc954ce
+#   content hash  2e54b07d9cadee3a
+#   text hash     08d3051668efd467
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

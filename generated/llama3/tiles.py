@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  66ad6644aa9d95ec
-#   text hash     a9dfe58da5b11e77
+#   content hash  2e54b07d9cadee3a
+#   text hash     f5cd5f7497b56473
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5b99307a92765968
-#   text hash     c71b9b9d722aace2
+#   content hash  154570f0d407fc85
+#   text hash     d32f85e3a97e9661
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -18,7 +18,7 @@ import torch
 pytest.register_assert_rewrite(f"{__package__}.checks")
 
 from . import checks
-from .checks import Case, TestAnyVariant, TestBackward  # pytest collects their tests here
+from .checks import Case, TestAnyVariant, TestBackward, TestLengths  # pytest collects their tests here
 
 PACKED = False
 GRADIENTS = ("q", "k", "v")

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9e40549a43685b1e
-#   text hash     4c38c4fb9b1ca84e
+#   content hash  d9c20f9d65519e44
+#   text hash     724638219384a544
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

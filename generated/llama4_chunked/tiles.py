@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9e40549a43685b1e
-#   text hash     dd0e9ac6393bcb1a
+#   content hash  d9c20f9d65519e44
+#   text hash     04ade32a7c110661
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6cf4efd59de26273
-#   text hash     2248d8700a1713fd
+#   content hash  1de7142b278eca55
+#   text hash     c8f59729f08e169c
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

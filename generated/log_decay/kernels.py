@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6cf4efd59de26273
-#   text hash     ba8db85f9f034d10
+#   content hash  1de7142b278eca55
+#   text hash     bce9ecc2062c2dd7
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 
@@ -91,7 +91,9 @@ Symbols
     DV                        head size of v and out
     q_start, k_start          first row of a tile of queries, first key of a tile of keys, within the sequence
     row                       rows of a tile's queries, counted from the sequence's first one
-    q_pos                     their positions, row + k_len - q_len: the last query lines up with the last key
+    q_begin                   the position of row 0: k_len - q_len, so that last query and last key line up, unless the
+                              call tells another
+    q_pos                     their positions, row + q_begin
     k_pos                     positions of a tile's keys
     q_first                   first position of a tile of queries
     q_last                    last position of a tile of queries, below k_len
@@ -105,6 +107,9 @@ Symbols
     p                         weights, before they are divided by l in `forward`
     dp, ds                    gradients of the weights and of the score
     delta                     rowsum(out * dout) - dlse, what the softmax takes off each dp of a row
+    q_offset, k_offset        rows where a sequence begins in the tensors
+    q_total, k_total          rows of the tensors
+    entries_ptr               what `find_entry` finds for each batch entry, and q_begin; None where all rows count
     in_log_decay_anchor       the sum that a program reads in_log_decay as a difference from
     in_log_decay_at_begin_q   where the document of each query begins, by in_log_decay
     in_log_decay_q            sum of in_log_decay up to [q], less in_log_decay_anchor
@@ -141,13 +146,12 @@ def key_tiles(q_first, q_last, k_len, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
-def query_tiles(k_first, k_last, q_len, k_len, BLOCK_M: tl.constexpr):
+def query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M: tl.constexpr):
     """Range of query tiles that a key tile needs, and the range within it that needs no mask."""
-    shift = k_len - q_len
     return tile_range(
-        tl.maximum(k_first - shift, 0),
+        tl.maximum(k_first - q_begin, 0),
         q_len,
-        tl.maximum(k_last - shift, 0),
+        tl.maximum(k_last - q_begin, 0),
         q_len,
         BLOCK_M,
     )
@@ -171,6 +175,17 @@ def keep_documents(
     full_first = tl.minimum(tl.maximum(full_first, tl.cdiv(tl.maximum(full_begin, 0), BLOCK)), last)
     full_last = tl.maximum(tl.minimum(full_last, tl.maximum(full_end, 0) // BLOCK), full_first)
     return first, tl.maximum(full_first, first), tl.maximum(full_last, first), last
+
+
+@triton.jit
+def find_entry(entries_ptr, b, q_total, k_total):
+    """First row and number of batch entry b's queries, and the same of its keys: all, where the call tells of none."""
+    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    if entries_ptr is not None:
+        entry_ptr = entries_ptr + 5 * b
+        q_offset, q_len = tl.load(entry_ptr), tl.load(entry_ptr + 1)
+        k_offset, k_len = tl.load(entry_ptr + 2), tl.load(entry_ptr + 3)
+    return q_offset, q_len, k_offset, k_len
 
 
 @triton.jit
@@ -249,7 +264,7 @@ def attend(
     PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
     """Update the running softmax (acc, m, l) with one tile of keys."""
-    k_desc, v_desc, b, kv_h, k_len = keys
+    k_desc, v_desc, b, k_offset, kv_h, k_len = keys
     (
         scale, q_pos, in_log_decay_base, in_log_decay_at_begin_q, in_log_decay_anchor, in_log_decay_q,
         in_log_decay_desc, in_log_decay_stride_token, in_log_decay_stride_part
@@ -257,7 +272,7 @@ def attend(
     # [BLOCK_N]
     k_pos = k_start + tl.arange(0, BLOCK_N)
     # [BLOCK_N, BLOCK_D]
-    k_tile = load_tile(k_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_D)
+    k_tile = load_tile(k_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
     # [BLOCK_N]
     in_log_decay_k = (
@@ -274,7 +289,7 @@ def attend(
     )
     score = score + (in_log_decay_q[:, None] - in_log_decay_k[None, :])  # log_decay
     # [BLOCK_N, BLOCK_DV]
-    v_tile = load_tile(v_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_DV)
+    v_tile = load_tile(v_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     if mixed:
         keep = (k_pos < k_len)[None, :]
         keep &= k_pos[None, :] <= q_pos[:, None]  # causal
@@ -291,12 +306,12 @@ def attend(
     return acc, m, l + partial_row_sums(p)
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def forward(
-    q_desc, k_desc, v_desc, in_log_decay_desc, out_ptr, lse_ptr, scale, in_log_decay_ptr, q_len, k_len, Hq,
-    in_log_decay_stride_batch, in_log_decay_stride_head, in_log_decay_stride_token, in_log_decay_stride_part,
-    GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
+    q_desc, k_desc, v_desc, in_log_decay_desc, out_ptr, lse_ptr, entries_ptr, scale, in_log_decay_ptr, q_total,
+    k_total, Hq, in_log_decay_stride_batch, in_log_decay_stride_head, in_log_decay_stride_token,
+    in_log_decay_stride_part, GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store out and the LSE of one tile of queries of one head."""
     # late rows tend to see more keys: they start first
@@ -304,11 +319,16 @@ def forward(
     b, h = batch_and_head(Hq, TILE_AXIS)
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
-    q_first = q_start + (k_len - q_len)
-    q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+    if entries_ptr is not None:
+        if q_start >= q_len:
+            return
+    q_first = q_start + q_begin
+    q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
-    q_pos = row + (k_len - q_len)
+    q_pos = row + q_begin
     in_log_decay_base = (
         tl.cast(b, tl.int64) * in_log_decay_stride_batch + tl.cast(h, tl.int64) * in_log_decay_stride_head
     )
@@ -329,14 +349,14 @@ def forward(
     )
 
     # [BLOCK_M, BLOCK_D]
-    q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
+    q_tile = load_tile(q_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
     # [BLOCK_M, BLOCK_DV]
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     # [BLOCK_M]
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     # [BLOCK_M, 8]
     l = tl.full([BLOCK_M, 8], 0.0, tl.float32)
-    keys = (k_desc, v_desc, b, kv_h, k_len)
+    keys = (k_desc, v_desc, b, k_offset, kv_h, k_len)
     terms = (
         scale, q_pos, in_log_decay_base, in_log_decay_at_begin_q, in_log_decay_anchor, in_log_decay_q,
         in_log_decay_desc, in_log_decay_stride_token, in_log_decay_stride_part
@@ -372,10 +392,10 @@ def forward(
     # rows without keys: 0, and an LSE that makes every weight 0
     # [BLOCK_M, BLOCK_DV]
     out = acc / tl.where(l == 0, 1.0, l)[:, None]
-    store_rows(out_ptr + (b.to(tl.int64) * q_len * Hq + h) * DV, Hq * DV, out, q_start, q_len, DV)
+    store_rows(out_ptr + ((b.to(tl.int64) * q_total + q_offset) * Hq + h) * DV, Hq * DV, out, q_start, q_len, DV)
     # [BLOCK_M]
     lse = tl.where(l == 0, float("inf"), m + tl.log2(l))
-    tl.store(lse_ptr + (b.to(tl.int64) * Hq + h) * q_len + row, lse, mask=row < q_len)
+    tl.store(lse_ptr + (b.to(tl.int64) * Hq + h) * q_total + q_offset + row, lse, mask=row < q_len)
 
 
 @triton.jit
@@ -384,19 +404,20 @@ def accumulate_dkdv(
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
     """Accumulate dK and dV of a tile of keys over one tile of queries."""
-    q_desc, dout_desc, lse_desc, delta_desc, row_base, b, h, q_len = queries
+    q_desc, dout_desc, lse_desc, delta_desc, row_base, b, q_offset, h, q_len = queries
     (
-        k_len, scale, k_pos, in_log_decay_base, in_log_decay_at_end_k, in_log_decay_anchor, in_log_decay_k,
-        in_log_decay_desc, in_log_decay_stride_token, in_log_decay_stride_part, in_log_decay_k_sum_ptr
+        q_begin, scale, k_pos, k_len, in_log_decay_base, in_log_decay_at_end_k, in_log_decay_anchor,
+        in_log_decay_k, in_log_decay_desc, in_log_decay_stride_token, in_log_decay_stride_part,
+        in_log_decay_k_sum_ptr
     ) = terms  # fmt: skip
-    q_first = q_start + (k_len - q_len)
+    q_first = q_start + q_begin
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
-    q_pos = row + (k_len - q_len)
+    q_pos = row + q_begin
     # [BLOCK_M, BLOCK_D]
-    q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
+    q_tile = load_tile(q_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
     # [BLOCK_M, BLOCK_DV]
-    dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
+    dout_tile = load_tile(dout_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION) * scale  # [BLOCK_N, BLOCK_M]
     # [BLOCK_M]
     in_log_decay_q = (
@@ -432,10 +453,10 @@ def accumulate_dkdv(
     return dk, dv, in_log_decay_k_sum
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def backward_dkv(
-    q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, in_log_decay_desc, dk_ptr, dv_ptr, scale,
-    in_log_decay_ptr, in_log_decay_k_sum_ptr, q_len, k_len, Hq, in_log_decay_stride_batch,
+    q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, in_log_decay_desc, dk_ptr, dv_ptr, entries_ptr,
+    scale, in_log_decay_ptr, in_log_decay_k_sum_ptr, q_total, k_total, Hq, in_log_decay_stride_batch,
     in_log_decay_stride_head, in_log_decay_stride_token, in_log_decay_stride_part, GROUP: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
@@ -445,21 +466,26 @@ def backward_dkv(
     Hkv = Hq // GROUP
     b, kv_h = batch_and_head(Hkv, TILE_AXIS)
     k_start = tile * BLOCK_N
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    if entries_ptr is not None:
+        if k_start >= k_len:
+            return
     k_first = k_start
     k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
     # [BLOCK_N]
     k_pos = k_start + tl.arange(0, BLOCK_N)
+    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
 
     # [BLOCK_N, BLOCK_D]
-    k_tile = load_tile(k_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_D)
+    k_tile = load_tile(k_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
     # [BLOCK_N, BLOCK_DV]
-    v_tile = load_tile(v_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_DV)
+    v_tile = load_tile(v_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     # [BLOCK_N, BLOCK_D]
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     # [BLOCK_N, BLOCK_DV]
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
     for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
-        row_base = (b.to(tl.int64) * Hq + h) * q_len
+        row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
         in_log_decay_base = (
             tl.cast(b, tl.int64) * in_log_decay_stride_batch + tl.cast(h, tl.int64) * in_log_decay_stride_head
         )
@@ -479,15 +505,16 @@ def backward_dkv(
             )
         )
         in_log_decay_k_sum = tl.zeros([BLOCK_N], tl.float32)
-        queries = (q_desc, dout_desc, lse_desc, delta_desc, row_base, b, h, q_len)
+        queries = (q_desc, dout_desc, lse_desc, delta_desc, row_base, b, q_offset, h, q_len)
         terms = (
-            k_len, scale, k_pos, in_log_decay_base, in_log_decay_at_end_k, in_log_decay_anchor, in_log_decay_k,
-            in_log_decay_desc, in_log_decay_stride_token, in_log_decay_stride_part, in_log_decay_k_sum_ptr
+            q_begin, scale, k_pos, k_len, in_log_decay_base, in_log_decay_at_end_k, in_log_decay_anchor,
+            in_log_decay_k, in_log_decay_desc, in_log_decay_stride_token, in_log_decay_stride_part,
+            in_log_decay_k_sum_ptr
         )  # fmt: skip
-        first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, BLOCK_M)
+        first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
         first, full_first, full_last, last = keep_documents(
             in_log_decay_ptr + in_log_decay_base, in_log_decay_stride_part, in_log_decay_stride_token, k_first,
-            k_last, k_len - q_len, first, full_first, full_last, last, BLOCK_M
+            k_last, q_begin, first, full_first, full_last, last, BLOCK_M
         )  # fmt: skip
         for i in tl.range(first, last):
             q_start = i * BLOCK_M
@@ -498,12 +525,12 @@ def backward_dkv(
             )  # fmt: skip
         if in_log_decay_k_sum_ptr is not None:
             tl.store(
-                in_log_decay_k_sum_ptr + (b.to(tl.int64) * Hq + h) * k_len + k_pos,
+                in_log_decay_k_sum_ptr + (b.to(tl.int64) * Hq + h) * k_total + k_pos,
                 in_log_decay_k_sum,
                 mask=k_pos < k_len,
             )
 
-    first_row = b.to(tl.int64) * k_len * Hkv + kv_h
+    first_row = (b.to(tl.int64) * k_total + k_offset) * Hkv + kv_h
     store_rows(dk_ptr + first_row * D, Hkv * D, dk * scale, k_start, k_len, D)
     store_rows(dv_ptr + first_row * DV, Hkv * DV, dv, k_start, k_len, DV)
 
@@ -514,7 +541,7 @@ def accumulate_dq(
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
     """Accumulate dQ of a tile of queries over one tile of keys."""
-    k_desc, v_desc, b, kv_h, k_len = keys
+    k_desc, v_desc, b, k_offset, kv_h, k_len = keys
     (
         scale, q_pos, in_log_decay_base, in_log_decay_at_begin_q, in_log_decay_anchor, in_log_decay_q,
         in_log_decay_desc, in_log_decay_stride_token, in_log_decay_stride_part, in_log_decay_q_sum_ptr
@@ -522,9 +549,9 @@ def accumulate_dq(
     # [BLOCK_N]
     k_pos = k_start + tl.arange(0, BLOCK_N)
     # [BLOCK_N, BLOCK_D]
-    k_tile = load_tile(k_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_D)
+    k_tile = load_tile(k_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
     # [BLOCK_N, BLOCK_DV]
-    v_tile = load_tile(v_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_DV)
+    v_tile = load_tile(v_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
     # [BLOCK_N]
     in_log_decay_k = (
@@ -555,10 +582,10 @@ def accumulate_dq(
     return dq, in_log_decay_q_sum
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def backward_dq(
-    q_desc, k_desc, v_desc, out_desc, dout_desc, in_log_decay_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr, scale,
-    in_log_decay_ptr, in_log_decay_q_sum_ptr, q_len, k_len, Hq, in_log_decay_stride_batch,
+    q_desc, k_desc, v_desc, out_desc, dout_desc, in_log_decay_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr,
+    entries_ptr, scale, in_log_decay_ptr, in_log_decay_q_sum_ptr, q_total, k_total, Hq, in_log_decay_stride_batch,
     in_log_decay_stride_head, in_log_decay_stride_token, in_log_decay_stride_part, GROUP: tl.constexpr,
     D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
@@ -569,11 +596,16 @@ def backward_dq(
     b, h = batch_and_head(Hq, TILE_AXIS)
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
-    q_first = q_start + (k_len - q_len)
-    q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+    if entries_ptr is not None:
+        if q_start >= q_len:
+            return
+    q_first = q_start + q_begin
+    q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
-    q_pos = row + (k_len - q_len)
+    q_pos = row + q_begin
     in_log_decay_base = (
         tl.cast(b, tl.int64) * in_log_decay_stride_batch + tl.cast(h, tl.int64) * in_log_decay_stride_head
     )
@@ -594,13 +626,13 @@ def backward_dq(
     )
 
     # [BLOCK_M, BLOCK_D]
-    q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
+    q_tile = load_tile(q_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
     # [BLOCK_M, BLOCK_DV]
-    dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
-    out_tile = load_tile(out_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
+    dout_tile = load_tile(dout_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
+    out_tile = load_tile(out_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
     # [BLOCK_M]
     delta = tl.sum(out_tile.to(tl.float32) * dout_tile.to(tl.float32), 1)
-    row_base = (b.to(tl.int64) * Hq + h) * q_len
+    row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
     if dlse_ptr is not None:
         # as if every score were taken once more: its weight is the derivative of the LSE
         delta -= tl.load(dlse_ptr + row_base + row, mask=row < q_len, other=0.0) * LOG2E
@@ -611,7 +643,7 @@ def backward_dq(
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     # [BLOCK_M]
     in_log_decay_q_sum = tl.zeros([BLOCK_M], tl.float32)
-    keys = (k_desc, v_desc, b, kv_h, k_len)
+    keys = (k_desc, v_desc, b, k_offset, kv_h, k_len)
     terms = (
         scale, q_pos, in_log_decay_base, in_log_decay_at_begin_q, in_log_decay_anchor, in_log_decay_q,
         in_log_decay_desc, in_log_decay_stride_token, in_log_decay_stride_part, in_log_decay_q_sum_ptr
@@ -629,11 +661,11 @@ def backward_dq(
             BLOCK_DV, PRECISION, mixed=mixed
         )  # fmt: skip
 
-    first_row = b.to(tl.int64) * q_len * Hq + h
+    first_row = (b.to(tl.int64) * q_total + q_offset) * Hq + h
     store_rows(dq_ptr + first_row * D, Hq * D, dq * scale, q_start, q_len, D)
     if in_log_decay_q_sum_ptr is not None:
         tl.store(
-            in_log_decay_q_sum_ptr + (b.to(tl.int64) * Hq + h) * k_len + q_pos,
+            in_log_decay_q_sum_ptr + (b.to(tl.int64) * Hq + h) * k_total + q_pos,
             in_log_decay_q_sum,
             mask=(row < q_len) & (q_pos >= 0),
         )
@@ -651,10 +683,10 @@ def last_of(x):
     return tl.sum(tl.where(tl.arange(0, x.shape[0]) == x.shape[0] - 1, x, 0))
 
 
-@triton.jit(do_not_specialize=["count", "heads"])
+@triton.jit(do_not_specialize=["k_total", "heads"])
 def scan(
-    x_ptr, sums_ptr, x_stride_batch, x_stride_head, x_stride_token, count, heads, RESET: tl.constexpr,
-    BLOCK: tl.constexpr
+    x_ptr, sums_ptr, entries_ptr, x_stride_batch, x_stride_head, x_stride_token, k_total, heads,
+    RESET: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """Store the cumulative sums over the tokens of one head of one sequence; values of RESET or less begin a document.
 
@@ -662,9 +694,12 @@ def scan(
     each token's document begins and the index behind its end, as the bits of int32.
     """
     b, h = tl.program_id(0) // heads, tl.program_id(0) % heads
-    x_ptr += b.to(tl.int64) * x_stride_batch + h.to(tl.int64) * x_stride_head
-    k_rows = count
-    sums_ptr += tl.program_id(0).to(tl.int64) * 4 * count
+    _, _, k_offset, count = find_entry(entries_ptr, b, 0, k_total)
+    x_ptr += (
+        b.to(tl.int64) * x_stride_batch + tl.cast(k_offset, tl.int64) * x_stride_token + h.to(tl.int64) * x_stride_head
+    )
+    k_rows = k_total
+    sums_ptr += tl.program_id(0).to(tl.int64) * 4 * k_total
     carry, first = tl.full([], 0.0, tl.float64), 0
     for start in tl.range(0, count, BLOCK):
         token = start + tl.arange(0, BLOCK)
@@ -687,16 +722,19 @@ def scan(
         behind = last_of(found)
 
 
-@triton.jit(do_not_specialize=["count", "heads"])
+@triton.jit(do_not_specialize=["k_total", "heads"])
 def scan_back(
-    x_ptr, dsums_ptr, dx_ptr, x_stride_batch, x_stride_head, x_stride_token, count, heads, RESET: tl.constexpr,
-    BLOCK: tl.constexpr
+    x_ptr, dsums_ptr, dx_ptr, entries_ptr, x_stride_batch, x_stride_head, x_stride_token, k_total, heads,
+    RESET: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """Store the gradient of the values that were summed: for each token, the sum of dsums from it to the end."""
     b, h = tl.program_id(0) // heads, tl.program_id(0) % heads
-    x_ptr += b.to(tl.int64) * x_stride_batch + h.to(tl.int64) * x_stride_head
-    dsums_ptr += tl.program_id(0).to(tl.int64) * count
-    dx_ptr += tl.program_id(0).to(tl.int64) * count
+    _, _, k_offset, count = find_entry(entries_ptr, b, 0, k_total)
+    x_ptr += (
+        b.to(tl.int64) * x_stride_batch + tl.cast(k_offset, tl.int64) * x_stride_token + h.to(tl.int64) * x_stride_head
+    )
+    dsums_ptr += tl.program_id(0).to(tl.int64) * k_total
+    dx_ptr += tl.program_id(0).to(tl.int64) * k_total + k_offset
     carry = tl.full([], 0.0, tl.float64)
     for start in tl.range(0, count, BLOCK):
         token = count - 1 - start - tl.arange(0, BLOCK)

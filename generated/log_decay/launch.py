@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6cf4efd59de26273
-#   text hash     e4d2531b7cd09983
+#   content hash  1de7142b278eca55
+#   text hash     2371d983fc34f2cc
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -13,9 +13,9 @@ from . import kernels, runtime, tiles
 LOG2E = kernels.LOG2E.value
 
 
-def attend(q, k, v, in_log_decay, scale):
+def attend(q, k, v, entries, in_log_decay, scale):
     """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
-    return _attend(q, k, v, in_log_decay, scale)[:2]
+    return _attend(q, k, v, entries, in_log_decay, scale)[:2]
 
 
 def natural(lse):
@@ -25,48 +25,54 @@ def natural(lse):
 
 @runtime.Operator
 def _attend(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, in_log_decay: torch.Tensor, scale: float,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, entries: torch.Tensor | None, in_log_decay: torch.Tensor,
+    scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    out, lse = _outputs(q, v)
+    out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
-        return out.zero_(), lse.fill_(float("inf")), _empty_sums(in_log_decay.permute(0, 2, 1))
-    cache = runtime.LaunchCache.of("attend", q, k, v, in_log_decay)
+        return out.zero_(), lse.fill_(float("inf")), _empty_sums(in_log_decay.permute(0, 2, 1), entries)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_log_decay)
     q, k, v = cache.readable(q, k, v)
-    in_log_decay_sums = _sums(in_log_decay.permute(0, 2, 1), -4096.0)
+    in_log_decay_sums = _sums(in_log_decay.permute(0, 2, 1), entries, -4096.0)
 
     def launch(block_m, block_n, warps, stages, kernels=kernels):
         runtime.launch(
             cache, kernels.forward, (block_m, block_n),
-            (q, k, v, in_log_decay_sums, out, lse, float(scale), in_log_decay_sums),
+            (q, k, v, in_log_decay_sums, out, lse, entries, float(scale), in_log_decay_sums),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
-                _common(q, k, v, in_log_decay_sums, block_m, block_n),
-                in_log_decay_desc=runtime.vector_source(in_log_decay_sums, block_n),
+                _common(q, k, v, entries, in_log_decay_sums, block_m, block_n),
+                in_log_decay_desc=runtime.vector_source(in_log_decay_sums, block_n if entries is None else None),
                 TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1])
+    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1], entries)
     return out, lse, in_log_decay_sums
 
 
-def _outputs(q, v):
+def _outputs(q, v, entries):
     batch, rows, heads, _ = q.shape
+    if entries is not None:
+        # no program writes rows that are left out
+        lse = q.new_full((batch, heads, rows), float("inf"), dtype=torch.float32)
+        return q.new_zeros(batch, rows, heads, v.shape[-1]), lse
     lse = q.new_empty(batch, heads, rows, dtype=torch.float32)
     return q.new_empty(batch, rows, heads, v.shape[-1]), lse
 
 
 @_attend.register_fake
-def _(q, k, v, in_log_decay, scale):
-    return *_outputs(q, v), _empty_sums(in_log_decay.permute(0, 2, 1))
+def _(q, k, v, entries, in_log_decay, scale):
+    return *_outputs(q, v, entries), _empty_sums(in_log_decay.permute(0, 2, 1), entries)
 
 
-def _common(q, k, v, in_log_decay_sums, block_m, block_n):
+def _common(q, k, v, entries, in_log_decay_sums, block_m, block_n):
     """Values that several kernels take alike, by parameter: a launch hands on those that its kernel has."""
     return dict(
-        q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
-        v_desc=runtime.tile_source(v, block_n), q_len=q.shape[1], k_len=k.shape[1], Hq=q.shape[-2],
-        in_log_decay_stride_batch=runtime.stride(in_log_decay_sums, 0),
+        q_desc=runtime.tile_source(q, block_m, entries is None),
+        k_desc=runtime.tile_source(k, block_n, entries is None),
+        v_desc=runtime.tile_source(v, block_n, entries is None), q_total=q.shape[1], k_total=k.shape[1],
+        Hq=q.shape[-2], in_log_decay_stride_batch=runtime.stride(in_log_decay_sums, 0),
         in_log_decay_stride_head=runtime.stride(in_log_decay_sums, -3),
         in_log_decay_stride_token=runtime.stride(in_log_decay_sums, -1),
         in_log_decay_stride_part=in_log_decay_sums.stride(-2), GROUP=q.shape[-2] // k.shape[-2], DV=v.shape[-1],
@@ -78,16 +84,20 @@ def _common(q, k, v, in_log_decay_sums, block_m, block_n):
 @runtime.Operator
 def _differentiate(
     out: torch.Tensor, lse: torch.Tensor, dout: torch.Tensor, dlse: torch.Tensor | None, wanted: list[bool],
-    in_log_decay_sums: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, in_log_decay: torch.Tensor,
-    scale: float,
+    in_log_decay_sums: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+    entries: torch.Tensor | None, in_log_decay: torch.Tensor, scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     if out.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in runtime.empty_gradients(wanted, q, k, v, in_log_decay))
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v)
+    if entries is not None:
+        # no program writes rows that are left out
+        dq, dk, dv = gradients = [x.zero_() for x in gradients]
     # whether descriptors can read what queries find at their positions: they read from multiples of 16 bytes on
-    level = (k.shape[1] - q.shape[1]) % 8 == 0
+    level = entries is None and (k.shape[1] - q.shape[1]) % 8 == 0
     cache = runtime.LaunchCache.of(
-        "differentiate", q, k, v, in_log_decay, out, dout, lse.data_ptr() % 16, level, dlse is None, *wanted,
+        "differentiate", q, k, v, entries, in_log_decay, out, dout, lse.data_ptr() % 16, level, dlse is None,
+        *wanted,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     dlse = None if dlse is None else dlse.contiguous()
@@ -101,46 +111,55 @@ def _differentiate(
     def launch(block_m, block_n, warps, stages):
         runtime.launch(
             cache, kernels.backward_dq, (block_m, block_n),
-            (q, k, v, out, dout, in_log_decay_sums, dq, lse, dlse, delta, float(scale), in_log_decay_sums,
+            (q, k, v, out, dout, in_log_decay_sums, dq, lse, dlse, delta, entries, float(scale), in_log_decay_sums,
              in_log_decay_q_sum),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
-                _common(q, k, v, in_log_decay_sums, block_m, block_n),
-                out_desc=runtime.tile_source(out, block_m), dout_desc=runtime.tile_source(dout, block_m),
-                in_log_decay_desc=runtime.vector_source(in_log_decay_sums, block_n),
+                _common(q, k, v, entries, in_log_decay_sums, block_m, block_n),
+                out_desc=runtime.tile_source(out, block_m, entries is None),
+                dout_desc=runtime.tile_source(dout, block_m, entries is None),
+                in_log_decay_desc=runtime.vector_source(in_log_decay_sums, block_n if entries is None else None),
                 TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1])
+    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1], entries)
 
     if wanted[1] or wanted[2] or wanted[3]:
         dk = dk if wanted[1] else runtime.empty_like(k)
         dv = dv if wanted[2] else runtime.empty_like(v)
-        in_log_decay_k_sum = lse.new_empty(q.shape[0], q.shape[2], in_log_decay_sums.shape[-1]) if wanted[3] else None
+        in_log_decay_k_sum = (
+            (lse.new_empty if entries is None else lse.new_zeros)(q.shape[0], q.shape[2], in_log_decay_sums.shape[-1])
+            if wanted[3]
+            else None
+        )
 
         def launch(block_m, block_n, warps, stages):
             runtime.launch(
                 cache, kernels.backward_dkv, (block_m, block_n),
-                (q, k, v, dout, lse, delta, in_log_decay_sums, dk, dv, float(scale), in_log_decay_sums,
+                (q, k, v, dout, lse, delta, in_log_decay_sums, dk, dv, entries, float(scale), in_log_decay_sums,
                  in_log_decay_k_sum),
                 grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout),
                 from_shapes=lambda: dict(
-                    _common(q, k, v, in_log_decay_sums, block_m, block_n),
-                    dout_desc=runtime.tile_source(dout, block_m), lse_desc=runtime.vector_source(lse, block_m),
-                    delta_desc=runtime.vector_source(delta, block_m),
+                    _common(q, k, v, entries, in_log_decay_sums, block_m, block_n),
+                    dout_desc=runtime.tile_source(dout, block_m, entries is None),
+                    lse_desc=runtime.vector_source(lse, block_m if entries is None else None),
+                    delta_desc=runtime.vector_source(delta, block_m if entries is None else None),
                     in_log_decay_desc=runtime.vector_source(in_log_decay_sums, block_m if level else None),
                     TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), num_warps=warps, num_stages=stages,
                 ),
             )  # fmt: skip
 
-        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1])
+        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1], entries)
     gradients += [q.new_empty(0) for _ in wanted[3:]]
     if wanted[3]:
         # what all scores of a row share moves nothing but its LSE
         total = in_log_decay_k_sum if dlse is None else in_log_decay_q_sum + in_log_decay_k_sum
         total = _summed_back(
-            total.sum_to_size(in_log_decay_sums[..., 0, :].shape).contiguous(), in_log_decay.permute(0, 2, 1), -4096.0
+            total.sum_to_size(in_log_decay_sums[..., 0, :].shape).contiguous(),
+            in_log_decay.permute(0, 2, 1),
+            entries,
+            -4096.0,
         )
         gradients[3] = total.permute(0, 2, 1)
     return tuple(gradients)
@@ -148,43 +167,51 @@ def _differentiate(
 
 @_differentiate.register_fake
 def _(out, lse, dout, dlse, wanted, in_log_decay_sums, *inputs):
-    return tuple(runtime.empty_gradients(wanted, *(inputs[i] for i in (0, 1, 2, 3))))
+    return tuple(runtime.empty_gradients(wanted, *(inputs[i] for i in (0, 1, 2, 4))))
 
 
-_attend.register_gradients(_differentiate, learned=(0, 1, 2, 3), tensors=4)
+_attend.register_gradients(_differentiate, learned=(0, 1, 2, 4), tensors=5)
 
 
-def _empty_sums(x):
+def _empty_sums(x, entries):
     """Room for the four parts of x's running sums."""
-    *lead, tokens = x.shape
+    *lead, tokens = _of_entries(x, entries).shape
     return x.new_empty(*lead, 4, tokens, dtype=torch.float32)
 
 
-def _sums(x, reset):
+def _sums(x, entries, reset):
     """The running sums of x over its last axis, as kernels read them; what is no more than `reset` begins a document."""
-    sums, block = _empty_sums(x), 64 if runtime.INTERPRETED else 1024
-    cache = runtime.LaunchCache.of("scan", x, reset)
+    x = _of_entries(x, entries)
+    sums, block = _empty_sums(x, entries), 64 if runtime.INTERPRETED else 1024
+    cache = runtime.LaunchCache.of("scan", x, entries, reset)
     runtime.launch(
-        cache, kernels.scan, (block,), (x, sums),
+        cache, kernels.scan, (block,), (x, sums, entries),
         grid=lambda: (x.shape[0] * x.shape[-2],),
         from_shapes=lambda: dict(
-            x_stride_batch=x.stride(0), x_stride_head=x.stride(1), x_stride_token=x.stride(2), count=x.shape[-1],
+            x_stride_batch=x.stride(0), x_stride_head=x.stride(1), x_stride_token=x.stride(2), k_total=x.shape[-1],
             heads=x.shape[-2], RESET=reset, BLOCK=block,
         ),
     )  # fmt: skip
     return sums
 
 
-def _summed_back(dsums, x, reset):
+def _summed_back(dsums, x, entries, reset):
     """The gradient of x from that of its running sums."""
-    dx, block = x.new_empty(x.shape), 64 if runtime.INTERPRETED else 1024
-    cache = runtime.LaunchCache.of("scan_back", x, dsums, reset)
+    shape, block = x.shape, 64 if runtime.INTERPRETED else 1024
+    x = _of_entries(x, entries)
+    dx = x.new_empty(x.shape) if entries is None else x.new_zeros(x.shape, dtype=torch.float32)
+    cache = runtime.LaunchCache.of("scan_back", x, dsums, entries, reset)
     runtime.launch(
-        cache, kernels.scan_back, (block,), (x, dsums, dx),
+        cache, kernels.scan_back, (block,), (x, dsums, dx, entries),
         grid=lambda: (x.shape[0] * x.shape[-2],),
         from_shapes=lambda: dict(
-            x_stride_batch=x.stride(0), x_stride_head=x.stride(1), x_stride_token=x.stride(2), count=x.shape[-1],
+            x_stride_batch=x.stride(0), x_stride_head=x.stride(1), x_stride_token=x.stride(2), k_total=x.shape[-1],
             heads=x.shape[-2], RESET=reset, BLOCK=block,
         ),
     )  # fmt: skip
-    return dx
+    return dx if entries is None else dx.sum_to_size(shape).to(x.dtype)
+
+
+def _of_entries(x, entries):
+    """x for each batch entry by itself, where each has tokens of its own."""
+    return x if entries is None else x.expand(entries.shape[0], -1, -1)

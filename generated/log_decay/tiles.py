@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6cf4efd59de26273
-#   text hash     49be84ebb2d90eff
+#   content hash  1de7142b278eca55
+#   text hash     6acc32bdfea052f8
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

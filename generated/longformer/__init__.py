@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8ab4403bfe511371
-#   text hash     369bcc159a2248f0
+#   content hash  4aea64f971112da3
+#   text hash     59215af6e9516d26
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8ab4403bfe511371
-#   text hash     72028ab86ecda425
+#   content hash  4aea64f971112da3
+#   text hash     e077aad5a07fcc8e
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -18,6 +18,9 @@ def reference(
     k: torch.Tensor,
     v: torch.Tensor,
     *,
+    k_lens: torch.Tensor | None = None,
+    k_starts: torch.Tensor | None = None,
+    q_start: torch.Tensor | int | None = None,
     scale: float | None = None,
     return_lse: bool = False,
 ):
@@ -30,18 +33,34 @@ def reference(
         if scale is None:
             scale = 1 / math.sqrt(q.shape[-1])
         q, k, v = (x.to(dtype) for x in (q, k, v))
-        out, lse = _attend(q, k, v, scale)
+        if k_lens is k_starts is q_start is None:
+            out, lse = _attend(q, k, v, scale, k.shape[1] - q.shape[1])
+        else:
+            out = v.new_zeros(*q.shape[:3], v.shape[3])
+            lse = v.new_full((q.shape[0], q.shape[2], q.shape[1]), -math.inf)
+            for entry, queries, keys, q_begin in _parts(q, k, k_lens, k_starts, q_start):
+                one, rows, seen = slice(*entry), slice(*queries), slice(*keys)
+                out[one, rows], lse[one, :, rows] = _attend(
+                    q[one, rows],
+                    k[one, seen],
+                    v[one, seen],
+                    scale,
+                    q_begin,
+                )
         out, lse = out.to(out_dtype), lse.to(dtype)
     return (out, lse) if return_lse else out
 
 
-def _attend(q, k, v, scale):
-    """Attention of a batch whose sequences have one length: q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv)."""
+def _attend(q, k, v, scale, q_begin):
+    """Attention of a batch whose sequences have one length: q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv).
+
+    `q_begin` is the position of the first query.
+    """
     q_len = q.shape[1]
     k_len = k.shape[1]
     heads = q.shape[2]
     device = q.device
-    q_pos = torch.arange(k_len - q_len, k_len, device=device)[:, None]
+    q_pos = torch.arange(q_begin, q_begin + q_len, device=device)[:, None]
     k_pos = torch.arange(k_len, device=device)
     if q_len == 0 or k_len == 0:  # no place that a term could speak of
         lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
@@ -52,6 +71,36 @@ def _attend(q, k, v, scale):
     score = torch.where(keep, score, -math.inf)
     out, lse = _weighted(score, v)
     return out.transpose(1, 2), lse
+
+
+def _parts(q, k, k_lens, k_starts, q_start):
+    """Of each batch entry its number, its rows of queries, its rows of keys, each as a range, and its first position.
+
+    Queries at no key's position are left out where `q_start` says which they have.
+    """
+    batch, queries, keys = q.shape[0], q.shape[1], k.shape[1]
+
+    def numbers(x, otherwise):
+        return [otherwise] * batch if x is None else torch.as_tensor(x).expand(batch).tolist()
+
+    given = zip(numbers(k_starts, 0), numbers(k_lens, keys), numbers(q_start, None), strict=True)
+    for entry, (first, end, begin) in enumerate(given):
+        first, end = (min(max(row, 0), keys) for row in (first, end))
+        end = max(first, end)
+        begin = end - first - queries if begin is None else begin
+        rows = range(queries)
+        if q_start is not None:
+            rows = [row for row in rows if 0 <= begin + row < end - first]
+        row, past = (rows[0], rows[-1] + 1) if rows else (0, 0)
+        yield (entry, entry + 1), (row, past), (first, end), begin + row if rows else 0
+
+
+def _part(x, rank, places):
+    """x of so many axes, cut to ranges along some of them; an axis of size 1 stands for any size."""
+    x = x[(None,) * (rank - x.dim())]
+    for axis, (first, end) in places.items():
+        x = x if x.shape[axis] == 1 else x.narrow(axis, first, end - first)
+    return x
 
 
 def _scores(q, k):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8ab4403bfe511371
-#   text hash     08854b13d75737db
+#   content hash  4aea64f971112da3
+#   text hash     40ac187b4707c136
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -20,7 +20,7 @@ import torch
 pytest.register_assert_rewrite(f"{__package__}.checks")
 
 from . import checks
-from .checks import Case, TestAnyVariant, TestBackward  # pytest collects their tests here
+from .checks import Case, TestAnyVariant, TestBackward, TestLengths  # pytest collects their tests here
 
 import triton
 import triton.language as tl
@@ -92,10 +92,11 @@ def key_tiles_found(found_ptr, q_len, k_len, TILE: tl.constexpr, BLOCK: tl.const
 @triton.jit
 def query_tiles_found(found_ptr, q_len, k_len, TILE: tl.constexpr, BLOCK: tl.constexpr, COUNT: tl.constexpr):
     """The tiles that each tile of keys visits."""
+    q_begin = k_len - q_len
     k_first, k_last = checks.rows_of_tiles(0, k_len, TILE, COUNT)
-    found = query_tiles(0, k_first, k_last, q_len, k_len, BLOCK)
+    found = query_tiles(0, k_first, k_last, q_len, k_len, q_begin, BLOCK)
     checks.store_range(found_ptr, 0, found, COUNT)
-    found = query_tiles(1, k_first, k_last, q_len, k_len, BLOCK)
+    found = query_tiles(1, k_first, k_last, q_len, k_len, q_begin, BLOCK)
     checks.store_range(found_ptr, 1, found, COUNT)
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8ab4403bfe511371
-#   text hash     a5f1223e7f006426
+#   content hash  4aea64f971112da3
+#   text hash     75b7010b953c1cc8
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

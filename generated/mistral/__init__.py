@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6191adb606cddaab
-#   text hash     5fd3cde59c6f22cf
+#   content hash  3fdbd54f266a1d42
+#   text hash     57d450ee37109a83
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

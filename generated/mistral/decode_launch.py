@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6191adb606cddaab
-#   text hash     a146392724354072
+#   content hash  3fdbd54f266a1d42
+#   text hash     857560ca48759d68
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

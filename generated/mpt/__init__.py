@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  004ee2e844326f64
-#   text hash     f4498f2794959fce
+#   content hash  24fded8f745e9f79
+#   text hash     c09a5eb5cf5ec953
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

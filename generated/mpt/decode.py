@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  004ee2e844326f64
-#   text hash     a440c94a8315c0ae
+#   content hash  24fded8f745e9f79
+#   text hash     79e58cffa67aedec
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

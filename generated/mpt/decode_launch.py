@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  004ee2e844326f64
-#   text hash     d3f7838fce8b62a3
+#   content hash  24fded8f745e9f79
+#   text hash     29d1218abf1aaa1c
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

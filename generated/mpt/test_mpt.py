@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  004ee2e844326f64
-#   text hash     3c78db30318dc576
+#   content hash  24fded8f745e9f79
+#   text hash     1fe35750a353f435
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -21,7 +21,7 @@ import torch
 pytest.register_assert_rewrite(f"{__package__}.checks")
 
 from . import checks
-from .checks import Case, TestAnyVariant, TestBackward  # pytest collects their tests here
+from .checks import Case, TestAnyVariant, TestBackward, TestLengths  # pytest collects their tests here
 
 import triton
 import triton.language as tl
@@ -116,8 +116,9 @@ def query_tiles_found(
     found_ptr, in_prefix_len, q_len, k_len, TILE: tl.constexpr, BLOCK: tl.constexpr, COUNT: tl.constexpr
 ):
     """The tiles that each tile of keys visits."""
+    q_begin = k_len - q_len
     k_first, k_last = checks.rows_of_tiles(0, k_len, TILE, COUNT)
-    found = query_tiles(k_first, k_last, q_len, k_len, in_prefix_len, BLOCK)
+    found = query_tiles(k_first, k_last, q_len, q_begin, in_prefix_len, BLOCK)
     checks.store_range(found_ptr, 0, found, COUNT)
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  004ee2e844326f64
-#   text hash     a99e5b27c7196dbc
+#   content hash  24fded8f745e9f79
+#   text hash     b2d551770350970c
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c790aa87cae39dbb
-#   text hash     2b6842307af61c33
+#   content hash  cce26b6079b1d86c
+#   text hash     8fb9260e30d1380a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9972bb73c5a43c29
-#   text hash     4adb28f7eafaf356
+#   content hash  e76e525ee2047e9a
+#   text hash     2ab18765d796eb3e
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

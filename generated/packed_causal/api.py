@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9972bb73c5a43c29
-#   text hash     48124a19cd80d380
+#   content hash  e76e525ee2047e9a
+#   text hash     310c35bdaf7496d4
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9972bb73c5a43c29
-#   text hash     1ce0910c72704b73
+#   content hash  e76e525ee2047e9a
+#   text hash     45ca22125c7e2dd0
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -49,6 +49,7 @@ def reference(
                 k[None, k_first:k_end],
                 v[None, k_first:k_end],
                 scale,
+                k_end - k_first - (q_end - q_first),
             )
             rows.append(torch.arange(q_first, q_end, device=q.device))
             outs.append(out[0])
@@ -62,13 +63,16 @@ def reference(
     return (out, lse) if return_lse else out
 
 
-def _attend(q, k, v, scale):
-    """Attention of a batch whose sequences have one length: q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv)."""
+def _attend(q, k, v, scale, q_begin):
+    """Attention of a batch whose sequences have one length: q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv).
+
+    `q_begin` is the position of the first query.
+    """
     q_len = q.shape[1]
     k_len = k.shape[1]
     heads = q.shape[2]
     device = q.device
-    q_pos = torch.arange(k_len - q_len, k_len, device=device)[:, None]
+    q_pos = torch.arange(q_begin, q_begin + q_len, device=device)[:, None]
     k_pos = torch.arange(k_len, device=device)
     k, v = (x.repeat_interleave(heads // x.shape[2], 2) for x in (k, v))
     if q_len == 0 or k_len == 0:  # no place that a term could speak of

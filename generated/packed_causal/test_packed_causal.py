@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9972bb73c5a43c29
-#   text hash     60e325a778062a0a
+#   content hash  e76e525ee2047e9a
+#   text hash     ae9e64a1e3ee8e77
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -81,8 +81,9 @@ def key_tiles_found(found_ptr, q_len, k_len, TILE: tl.constexpr, BLOCK: tl.const
 @triton.jit
 def query_tiles_found(found_ptr, q_len, k_len, TILE: tl.constexpr, BLOCK: tl.constexpr, COUNT: tl.constexpr):
     """The tiles that each tile of keys visits."""
+    q_begin = k_len - q_len
     k_first, k_last = checks.rows_of_tiles(0, k_len, TILE, COUNT)
-    found = query_tiles(k_first, k_last, q_len, k_len, BLOCK)
+    found = query_tiles(k_first, k_last, q_len, q_begin, BLOCK)
     checks.store_range(found_ptr, 0, found, COUNT)
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9972bb73c5a43c29
-#   text hash     e9c0f2902145fed1
+#   content hash  e76e525ee2047e9a
+#   text hash     91202c197427f177
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e3b819c334f8c37f
-#   text hash     637b1369355c00a3
+#   content hash  9d66afa0dcf49ffe
+#   text hash     35382079d39fc5b9
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e3b819c334f8c37f
-#   text hash     070c053c8dc84245
+#   content hash  9d66afa0dcf49ffe
+#   text hash     46d78f63f6708dbc
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e3b819c334f8c37f
-#   text hash     24af9ef7376ac8f7
+#   content hash  9d66afa0dcf49ffe
+#   text hash     6b8808b327aeb46c
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 
@@ -86,8 +86,8 @@ Symbols
     p                       weights, before they are divided by l in `forward`
     dp, ds                  gradients of the weights and of the score
     delta                   rowsum(out * dout) - dlse, what the softmax takes off each dp of a row
-    q_offset, k_offset      rows where a sequence begins in the packed tensors
-    q_total, k_total        rows of the packed tensors
+    q_offset, k_offset      rows where a sequence begins in the tensors
+    q_total, k_total        rows of the tensors
     q_rows                  values of a head in vectors of the package's own
     q_aligned               where a sequence begins there: at multiples of 4, where descriptors can read
 """
@@ -276,6 +276,7 @@ def forward(
     q_aligned = (q_offset // 4 + b) * 4
     k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
     k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
+    q_begin = k_len - q_len
     clear_rows(
         out_ptr + tl.cast(h, tl.int64) * DV, Hq * DV, b, sequences, q_offset, q_len, q_end, q_total, tile,
         tl.num_programs(TILE_AXIS), BLOCK_M, BLOCK_DV, DV
@@ -459,6 +460,7 @@ def backward_dq(
     q_aligned = (q_offset // 4 + b) * 4
     k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
     k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
+    q_begin = k_len - q_len
     clear_rows(
         dq_ptr + tl.cast(h, tl.int64) * D, Hq * D, b, sequences, q_offset, q_len, q_end, q_total, tile,
         tl.num_programs(TILE_AXIS), BLOCK_M, BLOCK_D, D

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e3b819c334f8c37f
-#   text hash     2df854fbfb1f9a7c
+#   content hash  9d66afa0dcf49ffe
+#   text hash     399a5628e6e0dad4
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

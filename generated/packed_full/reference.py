@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e3b819c334f8c37f
-#   text hash     8efcd13814893640
+#   content hash  9d66afa0dcf49ffe
+#   text hash     64babc22bf641f36
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -49,6 +49,7 @@ def reference(
                 k[None, k_first:k_end],
                 v[None, k_first:k_end],
                 scale,
+                k_end - k_first - (q_end - q_first),
             )
             rows.append(torch.arange(q_first, q_end, device=q.device))
             outs.append(out[0])
@@ -62,8 +63,11 @@ def reference(
     return (out, lse) if return_lse else out
 
 
-def _attend(q, k, v, scale):
-    """Attention of a batch whose sequences have one length: q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv)."""
+def _attend(q, k, v, scale, q_begin):
+    """Attention of a batch whose sequences have one length: q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv).
+
+    `q_begin` is the position of the first query.
+    """
     q_len = q.shape[1]
     k_len = k.shape[1]
     heads = q.shape[2]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e5bbbcea21d46f13
-#   text hash     25148c7070e99ed9
+#   content hash  329f6c5b41624828
+#   text hash     0001744b6c80baf3
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -260,16 +260,17 @@ def work(
             k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
             k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
             k_aligned = (k_offset // 4 + b) * 4
+            q_begin = k_len - q_len
             clear_rows(
                 out_ptr + tl.cast(h, tl.int64) * DV, Hq * DV, b, sequences, q_offset, q_len, q_end, q_total,
                 tile * WORKERS + WORKER, tiles * WORKERS, WIDE, BLOCK_DV, DV
             )  # fmt: skip
             if ((half == 0) | (early < tiles - 1 - early)) & (q_start < q_len):
-                q_first = q_start + (k_len - q_len)
-                q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
+                q_first = q_start + q_begin
+                q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
                 # [64]
                 row = q_start + WORKER * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
-                q_pos = row + (k_len - q_len)
+                q_pos = row + q_begin
                 in_log_decay_base = (
                     tl.cast(h, tl.int64) * in_log_decay_stride_head + k_aligned.to(tl.int64) * in_log_decay_stride_token
                 )
@@ -423,8 +424,9 @@ def load_tiles(
             k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
             k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
             k_aligned = (k_offset // 4 + b) * 4
-            q_first = q_start + (k_len - q_len)
-            q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
+            q_begin = k_len - q_len
+            q_first = q_start + q_begin
+            q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
             in_log_decay_base = (
                 tl.cast(h, tl.int64) * in_log_decay_stride_head + k_aligned.to(tl.int64) * in_log_decay_stride_token
             )

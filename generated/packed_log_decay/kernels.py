@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e5bbbcea21d46f13
-#   text hash     6253ae130424be98
+#   content hash  329f6c5b41624828
+#   text hash     1c225023a865a9e5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 
@@ -98,7 +98,8 @@ Symbols
     DV                        head size of v and out
     q_start, k_start          first row of a tile of queries, first key of a tile of keys, within the sequence
     row                       rows of a tile's queries, counted from the sequence's first one
-    q_pos                     their positions, row + k_len - q_len: the last query lines up with the last key
+    q_begin                   the position of row 0: k_len - q_len, so that last query and last key line up
+    q_pos                     their positions, row + q_begin
     k_pos                     positions of a tile's keys
     q_first                   first position of a tile of queries
     q_last                    last position of a tile of queries, below k_len
@@ -113,8 +114,8 @@ Symbols
     p                         weights, before they are divided by l in `forward`
     dp, ds                    gradients of the weights and of the score
     delta                     rowsum(out * dout) - dlse, what the softmax takes off each dp of a row
-    q_offset, k_offset        rows where a sequence begins in the packed tensors
-    q_total, k_total          rows of the packed tensors
+    q_offset, k_offset        rows where a sequence begins in the tensors
+    q_total, k_total          rows of the tensors
     q_rows, k_rows            values of a head in vectors of the package's own
     q_aligned, k_aligned      where a sequence begins there: at multiples of 4, where descriptors can read
     in_log_decay_anchor       the sum that a program reads in_log_decay as a difference from
@@ -153,13 +154,12 @@ def key_tiles(q_first, q_last, k_len, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
-def query_tiles(k_first, k_last, q_len, k_len, BLOCK_M: tl.constexpr):
+def query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M: tl.constexpr):
     """Range of query tiles that a key tile needs, and the range within it that needs no mask."""
-    shift = k_len - q_len
     return tile_range(
-        tl.maximum(k_first - shift, 0),
+        tl.maximum(k_first - q_begin, 0),
         q_len,
-        tl.maximum(k_last - shift, 0),
+        tl.maximum(k_last - q_begin, 0),
         q_len,
         BLOCK_M,
     )
@@ -350,17 +350,18 @@ def forward(
     k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
     k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
     k_aligned = (k_offset // 4 + b) * 4
+    q_begin = k_len - q_len
     clear_rows(
         out_ptr + tl.cast(h, tl.int64) * DV, Hq * DV, b, sequences, q_offset, q_len, q_end, q_total, tile,
         tl.num_programs(TILE_AXIS), BLOCK_M, BLOCK_DV, DV
     )  # fmt: skip
     if q_start >= q_len:
         return
-    q_first = q_start + (k_len - q_len)
-    q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
+    q_first = q_start + q_begin
+    q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
-    q_pos = row + (k_len - q_len)
+    q_pos = row + q_begin
     in_log_decay_base = (
         tl.cast(h, tl.int64) * in_log_decay_stride_head + k_aligned.to(tl.int64) * in_log_decay_stride_token
     )
@@ -445,13 +446,14 @@ def accumulate_dkdv(
     """Accumulate dK and dV of a tile of keys over one tile of queries."""
     q_desc, dout_desc, lse_desc, delta_desc, row_base, q_offset, h, q_len = queries
     (
-        k_len, scale, k_pos, in_log_decay_base, in_log_decay_at_end_k, in_log_decay_anchor, in_log_decay_k,
-        in_log_decay_desc, in_log_decay_stride_token, in_log_decay_stride_part, in_log_decay_k_sum_ptr
+        q_begin, scale, k_pos, k_len, in_log_decay_base, in_log_decay_at_end_k, in_log_decay_anchor,
+        in_log_decay_k, in_log_decay_desc, in_log_decay_stride_token, in_log_decay_stride_part,
+        in_log_decay_k_sum_ptr
     ) = terms  # fmt: skip
-    q_first = q_start + (k_len - q_len)
+    q_first = q_start + q_begin
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
-    q_pos = row + (k_len - q_len)
+    q_pos = row + q_begin
     # [BLOCK_M, BLOCK_D]
     q_tile = load_tile(q_desc, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
     # [BLOCK_M, BLOCK_DV]
@@ -531,6 +533,7 @@ def backward_dkv(
     k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
     # [BLOCK_N]
     k_pos = k_start + tl.arange(0, BLOCK_N)
+    q_begin = k_len - q_len
 
     # [BLOCK_N, BLOCK_D]
     k_tile = load_tile(k_desc, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
@@ -563,13 +566,14 @@ def backward_dkv(
         in_log_decay_k_sum = tl.zeros([BLOCK_N], tl.float32)
         queries = (q_desc, dout_desc, lse_desc, delta_desc, row_base, q_offset, h, q_len)
         terms = (
-            k_len, scale, k_pos, in_log_decay_base, in_log_decay_at_end_k, in_log_decay_anchor, in_log_decay_k,
-            in_log_decay_desc, in_log_decay_stride_token, in_log_decay_stride_part, in_log_decay_k_sum_ptr
+            q_begin, scale, k_pos, k_len, in_log_decay_base, in_log_decay_at_end_k, in_log_decay_anchor,
+            in_log_decay_k, in_log_decay_desc, in_log_decay_stride_token, in_log_decay_stride_part,
+            in_log_decay_k_sum_ptr
         )  # fmt: skip
-        first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, BLOCK_M)
+        first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
         first, full_first, full_last, last = keep_documents(
             in_log_decay_ptr + in_log_decay_base, in_log_decay_stride_part, in_log_decay_stride_token, k_first,
-            k_last, k_len - q_len, first, full_first, full_last, last, BLOCK_M
+            k_last, q_begin, first, full_first, full_last, last, BLOCK_M
         )  # fmt: skip
         # tiles before `inner` end within the sequence
         inner = tl.minimum(tl.maximum(q_len // BLOCK_M, first), last)
@@ -671,17 +675,18 @@ def backward_dq(
     k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
     k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
     k_aligned = (k_offset // 4 + b) * 4
+    q_begin = k_len - q_len
     clear_rows(
         dq_ptr + tl.cast(h, tl.int64) * D, Hq * D, b, sequences, q_offset, q_len, q_end, q_total, tile,
         tl.num_programs(TILE_AXIS), BLOCK_M, BLOCK_D, D
     )  # fmt: skip
     if q_start >= q_len:
         return
-    q_first = q_start + (k_len - q_len)
-    q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
+    q_first = q_start + q_begin
+    q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
-    q_pos = row + (k_len - q_len)
+    q_pos = row + q_begin
     in_log_decay_base = (
         tl.cast(h, tl.int64) * in_log_decay_stride_head + k_aligned.to(tl.int64) * in_log_decay_stride_token
     )

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e5bbbcea21d46f13
-#   text hash     f4c1eea1793be92a
+#   content hash  329f6c5b41624828
+#   text hash     54a522ec1edc7c20
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -82,6 +82,7 @@ def _reference(
                 v[None, k_first:k_end],
                 in_log_decay[None, k_first:k_end],
                 scale,
+                k_end - k_first - (q_end - q_first),
             )
             rows.append(torch.arange(q_first, q_end, device=q.device))
             outs.append(out[0])
@@ -95,14 +96,17 @@ def _reference(
     return (out, lse) if return_lse else out
 
 
-def _attend(q, k, v, in_log_decay, scale):
-    """Attention of a batch whose sequences have one length: q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv)."""
+def _attend(q, k, v, in_log_decay, scale, q_begin):
+    """Attention of a batch whose sequences have one length: q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv).
+
+    `q_begin` is the position of the first query.
+    """
     q_len = q.shape[1]
     k_len = k.shape[1]
     heads = q.shape[2]
     dtype = q.dtype
     device = q.device
-    q_pos = torch.arange(k_len - q_len, k_len, device=device)[:, None]
+    q_pos = torch.arange(q_begin, q_begin + q_len, device=device)[:, None]
     k_pos = torch.arange(k_len, device=device)
     k, v = (x.repeat_interleave(heads // x.shape[2], 2) for x in (k, v))
     if q_len == 0 or k_len == 0:  # no place that a term could speak of
@@ -114,13 +118,13 @@ def _attend(q, k, v, in_log_decay, scale):
     score = _scores(q, k) * scale
     keep = k_pos <= q_pos  # causal
     keep = keep & (
-        in_log_decay_at_document[:, k_len - q_len :].permute(0, 2, 1)[:, :, :, None]
+        in_log_decay_at_document[:, q_begin : q_begin + q_len].permute(0, 2, 1)[:, :, :, None]
         == in_log_decay_at_document.permute(0, 2, 1)[:, :, None, :]
     )  # a document of log_decay
     score = (
         score
         + (
-            in_log_decay[:, k_len - q_len :].permute(0, 2, 1)[:, :, :, None]
+            in_log_decay[:, q_begin : q_begin + q_len].permute(0, 2, 1)[:, :, :, None]
             - in_log_decay.permute(0, 2, 1)[:, :, None, :]
         )
     ).to(

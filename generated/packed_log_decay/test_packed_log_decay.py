@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e5bbbcea21d46f13
-#   text hash     a2898dcdd8138eca
+#   content hash  329f6c5b41624828
+#   text hash     a1080be201d38283
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -104,8 +104,9 @@ def key_tiles_found(found_ptr, q_len, k_len, TILE: tl.constexpr, BLOCK: tl.const
 @triton.jit
 def query_tiles_found(found_ptr, q_len, k_len, TILE: tl.constexpr, BLOCK: tl.constexpr, COUNT: tl.constexpr):
     """The tiles that each tile of keys visits."""
+    q_begin = k_len - q_len
     k_first, k_last = checks.rows_of_tiles(0, k_len, TILE, COUNT)
-    found = query_tiles(k_first, k_last, q_len, k_len, BLOCK)
+    found = query_tiles(k_first, k_last, q_len, q_begin, BLOCK)
     checks.store_range(found_ptr, 0, found, COUNT)
 
 

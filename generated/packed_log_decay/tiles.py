@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e5bbbcea21d46f13
-#   text hash     9ff4b0775466d458
+#   content hash  329f6c5b41624828
+#   text hash     76382675cec08d95
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  048280622d80f0c6
-#   text hash     68072ef26651867b
+#   content hash  e4e6e5c9cfd80478
+#   text hash     922f76e9e59decd6
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

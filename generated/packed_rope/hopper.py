@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  048280622d80f0c6
-#   text hash     ecb80b80518a116b
+#   content hash  e4e6e5c9cfd80478
+#   text hash     dcc1babc7bffe0bc
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -239,16 +239,17 @@ def work(
             q_aligned = (q_offset // 4 + b) * 4
             k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
             k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
+            q_begin = k_len - q_len
             clear_rows(
                 out_ptr + tl.cast(h, tl.int64) * DV, Hq * DV, b, sequences, q_offset, q_len, q_end, q_total,
                 tile * WORKERS + WORKER, tiles * WORKERS, WIDE, BLOCK_DV, DV
             )  # fmt: skip
             if ((half == 0) | (early < tiles - 1 - early)) & (q_start < q_len):
-                q_first = q_start + (k_len - q_len)
-                q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
+                q_first = q_start + q_begin
+                q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
                 # [64]
                 row = q_start + WORKER * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
-                q_pos = row + (k_len - q_len)
+                q_pos = row + q_begin
                 scale_log2 = scale * LOG2E
                 # [64, BLOCK_DV]
                 acc = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
@@ -358,8 +359,9 @@ def load_tiles(
             q_aligned = (q_offset // 4 + b) * 4
             k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
             k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
-            q_first = q_start + (k_len - q_len)
-            q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
+            q_begin = k_len - q_len
+            q_first = q_start + q_begin
+            q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
             if ((half == 0) | (early < tiles - 1 - early)) & (q_start < q_len):
                 stage = begun % Q_STAGES
                 mbarrier.wait(q_free.index(stage), begun // Q_STAGES & 1 ^ 1)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  048280622d80f0c6
-#   text hash     b1cbd003020fbb43
+#   content hash  e4e6e5c9cfd80478
+#   text hash     0a989f32bfc0efc7
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -60,6 +60,7 @@ def prepare(
     q_aligned = (q_offset // 4 + b) * 4
     k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
     k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
+    q_begin = k_len - q_len
     if q_start >= q_len:
         return
     # [BLOCK_M, BLOCK_DV]
@@ -95,10 +96,10 @@ def accumulate(
     k_buffer, v_buffer, kv_ready, factors, factors_ready, shares = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     stage, phase = at % STAGES, at // STAGES & 1
-    q_len, k_len, sum_tile, scale_log2, k_pos = terms
+    q_len, k_len, sum_tile, scale_log2, k_pos, q_begin = terms
     # [BLOCK_M]
     row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
-    q_pos = row + (k_len - q_len)
+    q_pos = row + q_begin
     zeros = gl.full([64, BLOCK_M], 0.0, gl.float32, SCORES)
     q_tile, dout_tile = matrix(q_buffer, stage), matrix(dout_buffer, stage)
     mbarrier.wait(dout_ready.index(stage), phase)
@@ -185,13 +186,14 @@ def work(
         # [64]
         k_pos = k_start + WORKER * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
         scale_log2 = scale * LOG2E
+        q_begin = k_len - q_len
         # [64, BLOCK_D]
         dk = gl.full([64, BLOCK_D], 0.0, gl.float32, OUT)
         dv = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
         mbarrier.wait(kv_ready, 0)
         k_tile, v_tile = matrix(k_buffer, WORKER), matrix(v_buffer, WORKER)
         at = 0  # tiles of queries so far
-        first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, BLOCK_M)
+        first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
         for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
             sum_tile = (
                 (tl.cast(h, tl.int64) * (q_total // BLOCK_M + sequences) + q_offset // BLOCK_M + b)
@@ -199,7 +201,7 @@ def work(
                 // 64
                 * (BLOCK_D // 64)
             ).to(tl.int32)
-            terms = (q_len, k_len, sum_tile, scale_log2, k_pos)
+            terms = (q_len, k_len, sum_tile, scale_log2, k_pos, q_begin)
             # a short tile at the end takes a mask
             full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
             for i in tl.range(first, last):
@@ -285,6 +287,7 @@ def load_tiles(
     if k_start < k_len:
         k_first = k_start
         k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
+        q_begin = k_len - q_len
         if k_start + BLOCK_N > k_len:
             # the next sequence's rows: 0 times a NaN would be NaN
             mbarrier.expect(come, WORKERS * (k_desc.block_type.nbytes + v_desc.block_type.nbytes))
@@ -304,7 +307,7 @@ def load_tiles(
                 rows = [kv_h, k_offset + k_start + worker * 64, 0]
                 copy_tile(k_desc, rows, kv_ready, k_buffer.index(worker))
                 copy_tile(v_desc, rows, kv_ready, v_buffer.index(worker))
-        first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, BLOCK_M)
+        first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
         for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
             row_base = tl.cast(h, tl.int64) * q_rows + q_aligned
             # a short tile at the end takes a mask
@@ -400,6 +403,7 @@ def finish(
     q_aligned = (q_offset // 4 + b) * 4
     k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
     k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
+    q_begin = k_len - q_len
     kernels.clear_rows(
         dq_ptr + tl.cast(h, tl.int64) * D, Hq * D, b, sequences, q_offset, q_len, q_end, q_total, tile,
         tl.num_programs(TILE_AXIS), BLOCK_M, BLOCK_D, D
@@ -420,9 +424,9 @@ def finish(
     if positions_ptr is not None:
         positions_base += k_offset.to(tl.int64) * positions_stride_token
     unrotate(
-        dq_ptr + first_row * D, Hq * D, q_start, q_len, k_len - q_len, cos_ptr, cos_stride_row,
-        cos_stride_column, sin_ptr, sin_stride_row, sin_stride_column, positions_base, positions_stride_token,
-        position_end, PAIRS, BLOCK_PAIRS, BLOCK_M
+        dq_ptr + first_row * D, Hq * D, q_start, q_len, q_begin, cos_ptr, cos_stride_row, cos_stride_column,
+        sin_ptr, sin_stride_row, sin_stride_column, positions_base, positions_stride_token, position_end,
+        PAIRS, BLOCK_PAIRS, BLOCK_M
     )  # fmt: skip
 
 

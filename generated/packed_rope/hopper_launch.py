@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  048280622d80f0c6
-#   text hash     dba9d3e888272ba4
+#   content hash  e4e6e5c9cfd80478
+#   text hash     16ff84ef11f79f1d
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

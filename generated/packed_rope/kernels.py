@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  048280622d80f0c6
-#   text hash     a4228c50e021d72c
+#   content hash  e4e6e5c9cfd80478
+#   text hash     1d5149e85e15c35a
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 
@@ -83,7 +83,8 @@ Symbols
     DV                      head size of v and out
     q_start, k_start        first row of a tile of queries, first key of a tile of keys, within the sequence
     row                     rows of a tile's queries, counted from the sequence's first one
-    q_pos                   their positions, row + k_len - q_len: the last query lines up with the last key
+    q_begin                 the position of row 0: k_len - q_len, so that last query and last key line up
+    q_pos                   their positions, row + q_begin
     k_pos                   positions of a tile's keys
     q_first                 first position of a tile of queries
     q_last                  last position of a tile of queries, below k_len
@@ -98,8 +99,8 @@ Symbols
     p                       weights, before they are divided by l in `forward`
     dp, ds                  gradients of the weights and of the score
     delta                   rowsum(out * dout) - dlse, what the softmax takes off each dp of a row
-    q_offset, k_offset      rows where a sequence begins in the packed tensors
-    q_total, k_total        rows of the packed tensors
+    q_offset, k_offset      rows where a sequence begins in the tensors
+    q_total, k_total        rows of the tensors
     q_rows                  values of a head in vectors of the package's own
     q_aligned               where a sequence begins there: at multiples of 4, where descriptors can read
     PAIRS, BLOCK_PAIRS      rotated pairs of components, and the power of 2 that holds as many
@@ -134,13 +135,12 @@ def key_tiles(q_first, q_last, k_len, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
-def query_tiles(k_first, k_last, q_len, k_len, BLOCK_M: tl.constexpr):
+def query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M: tl.constexpr):
     """Range of query tiles that a key tile needs, and the range within it that needs no mask."""
-    shift = k_len - q_len
     return tile_range(
-        tl.maximum(k_first - shift, 0),
+        tl.maximum(k_first - q_begin, 0),
         q_len,
-        tl.maximum(k_last - shift, 0),
+        tl.maximum(k_last - q_begin, 0),
         q_len,
         BLOCK_M,
     )
@@ -311,8 +311,9 @@ def rotate(
     q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
     k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
     k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
+    q_begin = k_len - q_len
     row = tile * BLOCK_T + tl.arange(0, BLOCK_T)
-    position = tl.where(h < Hq, row + (k_len - q_len), row)
+    position = tl.where(h < Hq, row + q_begin, row)
     inside = row < tl.where(h < Hq, q_len, k_len)
     positions_base = positions_ptr
     if positions_ptr is not None:
@@ -394,17 +395,18 @@ def forward(
     q_aligned = (q_offset // 4 + b) * 4
     k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
     k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
+    q_begin = k_len - q_len
     clear_rows(
         out_ptr + tl.cast(h, tl.int64) * DV, Hq * DV, b, sequences, q_offset, q_len, q_end, q_total, tile,
         tl.num_programs(TILE_AXIS), BLOCK_M, BLOCK_DV, DV
     )  # fmt: skip
     if q_start >= q_len:
         return
-    q_first = q_start + (k_len - q_len)
-    q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
+    q_first = q_start + q_begin
+    q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
-    q_pos = row + (k_len - q_len)
+    q_pos = row + q_begin
     scale_log2 = scale * LOG2E
 
     # [BLOCK_M, BLOCK_D]
@@ -463,10 +465,10 @@ def accumulate_dkdv(
 ):  # fmt: skip
     """Accumulate dK and dV of a tile of keys over one tile of queries."""
     q_desc, dout_desc, lse_desc, delta_desc, row_base, q_offset, h, q_len = queries
-    k_len, scale_log2, k_pos = terms
+    q_begin, scale_log2, k_pos = terms
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
-    q_pos = row + (k_len - q_len)
+    q_pos = row + q_begin
     # [BLOCK_M, BLOCK_D]
     q_tile = load_tile(q_desc, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
     # [BLOCK_M, BLOCK_DV]
@@ -537,6 +539,7 @@ def backward_dkv(
     # [BLOCK_N]
     k_pos = k_start + tl.arange(0, BLOCK_N)
     scale_log2 = scale * LOG2E
+    q_begin = k_len - q_len
 
     # [BLOCK_N, BLOCK_D]
     k_tile = load_tile(k_desc, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
@@ -546,11 +549,11 @@ def backward_dkv(
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     # [BLOCK_N, BLOCK_DV]
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
-    first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, BLOCK_M)
+    first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
     for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
         row_base = tl.cast(h, tl.int64) * q_rows + q_aligned
         queries = (q_desc, dout_desc, lse_desc, delta_desc, row_base, q_offset, h, q_len)
-        terms = (k_len, scale_log2, k_pos)
+        terms = (q_begin, scale_log2, k_pos)
         # tiles before `inner` end within the sequence
         inner = tl.minimum(tl.maximum(q_len // BLOCK_M, first), last)
         for i in tl.range(inner, last, num_stages=1):
@@ -641,17 +644,18 @@ def backward_dq(
     q_aligned = (q_offset // 4 + b) * 4
     k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
     k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
+    q_begin = k_len - q_len
     clear_rows(
         dq_ptr + tl.cast(h, tl.int64) * D, Hq * D, b, sequences, q_offset, q_len, q_end, q_total, tile,
         tl.num_programs(TILE_AXIS), BLOCK_M, BLOCK_D, D
     )  # fmt: skip
     if q_start >= q_len:
         return
-    q_first = q_start + (k_len - q_len)
-    q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
+    q_first = q_start + q_begin
+    q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
-    q_pos = row + (k_len - q_len)
+    q_pos = row + q_begin
     scale_log2 = scale * LOG2E
 
     # [BLOCK_M, BLOCK_D]
@@ -695,7 +699,7 @@ def backward_dq(
     if positions_ptr is not None:
         positions_base += k_offset.to(tl.int64) * positions_stride_token
     unrotate(
-        dq_ptr + first_row * D, Hq * D, q_start, q_len, k_len - q_len, cos_ptr, cos_stride_row,
-        cos_stride_column, sin_ptr, sin_stride_row, sin_stride_column, positions_base, positions_stride_token,
-        position_end, PAIRS, BLOCK_PAIRS, BLOCK_M
+        dq_ptr + first_row * D, Hq * D, q_start, q_len, q_begin, cos_ptr, cos_stride_row, cos_stride_column,
+        sin_ptr, sin_stride_row, sin_stride_column, positions_base, positions_stride_token, position_end,
+        PAIRS, BLOCK_PAIRS, BLOCK_M
     )  # fmt: skip

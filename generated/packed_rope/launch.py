@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  048280622d80f0c6
-#   text hash     48d2ebb03cb969fd
+#   content hash  e4e6e5c9cfd80478
+#   text hash     96543daf74a747c0
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

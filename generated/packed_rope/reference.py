@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  048280622d80f0c6
-#   text hash     b2f62540d8682259
+#   content hash  e4e6e5c9cfd80478
+#   text hash     1e22f28b075f3001
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -55,6 +55,7 @@ def reference(
                 sin,
                 None if positions is None else positions[None, k_first:k_end],
                 scale,
+                k_end - k_first - (q_end - q_first),
             )
             rows.append(torch.arange(q_first, q_end, device=q.device))
             outs.append(out[0])
@@ -68,16 +69,19 @@ def reference(
     return (out, lse) if return_lse else out
 
 
-def _attend(q, k, v, cos, sin, positions, scale):
-    """Attention of a batch whose sequences have one length: q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv)."""
+def _attend(q, k, v, cos, sin, positions, scale, q_begin):
+    """Attention of a batch whose sequences have one length: q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv).
+
+    `q_begin` is the position of the first query.
+    """
     q_len = q.shape[1]
     k_len = k.shape[1]
     heads = q.shape[2]
     dtype = q.dtype
     device = q.device
-    q_pos = torch.arange(k_len - q_len, k_len, device=device)[:, None]
+    q_pos = torch.arange(q_begin, q_begin + q_len, device=device)[:, None]
     k_pos = torch.arange(k_len, device=device)
-    q, k = _rotated(q, k, cos.to(dtype), sin.to(dtype), positions, q_pos[:, 0], k_pos)
+    q, k = _rotated(q, k, cos.to(dtype), sin.to(dtype), positions, q_pos[:, 0], k_pos, q_begin)
     k, v = (x.repeat_interleave(heads // x.shape[2], 2) for x in (k, v))
     if q_len == 0 or k_len == 0:  # no place that a term could speak of
         lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
@@ -108,14 +112,14 @@ def _weighted(score, v):
     return torch.einsum("bhij,bjhd->bhid", weight, v), lse[..., 0]
 
 
-def _rotated(q, k, cos, sin, positions, q_pos, k_pos):
+def _rotated(q, k, cos, sin, positions, q_pos, k_pos, q_begin):
     """q and k with pairs of components turned by the angles of their positions."""
     if positions is None:
         q_rows, k_rows = q_pos[None], k_pos[None]
     else:
-        k_rows, ahead = positions.expand(-1, k.shape[1]), k.shape[1] - q.shape[1]
-        before = k_rows.new_zeros(len(k_rows), max(-ahead, 0))  # queries before the first key
-        q_rows = torch.cat((before, k_rows[:, max(ahead, 0) :]), 1)
+        k_rows = positions.expand(-1, k.shape[1])
+        before = k_rows.new_zeros(len(k_rows), max(-q_begin, 0))  # queries before the first key
+        q_rows = torch.cat((before, k_rows[:, max(q_begin, 0) : max(q_begin + q.shape[1], 0)]), 1)
     return _rotate(q, cos, sin, q_rows), _rotate(k, cos, sin, k_rows)
 
 

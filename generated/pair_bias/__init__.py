@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7fc229d851c6abc2
-#   text hash     6c1f7a30b2adb8cd
+#   content hash  82892219a5db63ed
+#   text hash     12adc55d739c5ef4
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7fc229d851c6abc2
-#   text hash     ad963958858418a3
+#   content hash  82892219a5db63ed
+#   text hash     e87999a5bd46dec9
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 
@@ -84,6 +84,9 @@ Symbols
     p                       weights, before they are divided by l in `forward`
     dp, ds                  gradients of the weights and of the score
     delta                   rowsum(out * dout) - dlse, what the softmax takes off each dp of a row
+    q_offset, k_offset      rows where a sequence begins in the tensors
+    q_total, k_total        rows of the tensors
+    entries_ptr             what `find_entry` finds for each batch entry, and q_begin; None where all rows count
     in_bias_qk              in_bias, for each score
 """
 
@@ -125,6 +128,17 @@ def query_tiles(q_len, BLOCK_M: tl.constexpr):
         q_len,
         BLOCK_M,
     )
+
+
+@triton.jit
+def find_entry(entries_ptr, b, q_total, k_total):
+    """First row and number of batch entry b's queries, and the same of its keys: all, where the call tells of none."""
+    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    if entries_ptr is not None:
+        entry_ptr = entries_ptr + 5 * b
+        q_offset, q_len = tl.load(entry_ptr), tl.load(entry_ptr + 1)
+        k_offset, k_len = tl.load(entry_ptr + 2), tl.load(entry_ptr + 3)
+    return q_offset, q_len, k_offset, k_len
 
 
 @triton.jit
@@ -210,12 +224,12 @@ def attend(
     PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
     """Update the running softmax (acc, m, l) with one tile of keys."""
-    k_desc, v_desc, b, h, k_len = keys
+    k_desc, v_desc, b, k_offset, h, k_len = keys
     scale, row, q_len, in_bias_base, in_bias_stride_query, in_bias_stride_key = terms
     # [BLOCK_N]
     k_pos = k_start + tl.arange(0, BLOCK_N)
     # [BLOCK_N, BLOCK_D]
-    k_tile = load_tile(k_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_D)
+    k_tile = load_tile(k_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
     # [BLOCK_M, BLOCK_N]
     in_bias_qk = load_pairs(in_bias_base, row, in_bias_stride_query, q_len, k_pos, in_bias_stride_key, k_len).to(
@@ -223,7 +237,7 @@ def attend(
     )
     score = score + in_bias_qk  # bias
     # [BLOCK_N, BLOCK_DV]
-    v_tile = load_tile(v_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_DV)
+    v_tile = load_tile(v_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     if mixed:
         keep = (k_pos < k_len)[None, :]
         score = tl.where(keep, score, float("-inf"))
@@ -238,32 +252,41 @@ def attend(
     return acc, m, l + partial_row_sums(p)
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, scale, in_bias_ptr, q_len, k_len, Hq, in_bias_stride_batch,
-    in_bias_stride_head, in_bias_stride_query, in_bias_stride_key, DV: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
-    TILE_AXIS: tl.constexpr
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, entries_ptr, scale, in_bias_ptr, q_total, k_total, Hq,
+    in_bias_stride_batch, in_bias_stride_head, in_bias_stride_query, in_bias_stride_key, DV: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store out and the LSE of one tile of queries of one head."""
     tile = tl.program_id(TILE_AXIS)
     b, h = batch_and_head(Hq, TILE_AXIS)
     q_start = tile * BLOCK_M
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+    if entries_ptr is not None:
+        if q_start >= q_len:
+            return
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
     in_bias_base = (
-        in_bias_ptr + tl.cast(b, tl.int64) * in_bias_stride_batch + tl.cast(h, tl.int64) * in_bias_stride_head
+        in_bias_ptr
+        + tl.cast(b, tl.int64) * in_bias_stride_batch
+        + tl.cast(h, tl.int64) * in_bias_stride_head
+        + tl.cast(q_offset, tl.int64) * in_bias_stride_query
+        + tl.cast(k_offset, tl.int64) * in_bias_stride_key
     )
 
     # [BLOCK_M, BLOCK_D]
-    q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
+    q_tile = load_tile(q_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
     # [BLOCK_M, BLOCK_DV]
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     # [BLOCK_M]
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     # [BLOCK_M, 8]
     l = tl.full([BLOCK_M, 8], 0.0, tl.float32)
-    keys = (k_desc, v_desc, b, h, k_len)
+    keys = (k_desc, v_desc, b, k_offset, h, k_len)
     terms = (scale, row, q_len, in_bias_base, in_bias_stride_query, in_bias_stride_key)
     first, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
     for i in tl.range(full_last, last):
@@ -281,10 +304,10 @@ def forward(
     # rows without keys: 0, and an LSE that makes every weight 0
     # [BLOCK_M, BLOCK_DV]
     out = acc / tl.where(l == 0, 1.0, l)[:, None]
-    store_rows(out_ptr + (b.to(tl.int64) * q_len * Hq + h) * DV, Hq * DV, out, q_start, q_len, DV)
+    store_rows(out_ptr + ((b.to(tl.int64) * q_total + q_offset) * Hq + h) * DV, Hq * DV, out, q_start, q_len, DV)
     # [BLOCK_M]
     lse = tl.where(l == 0, float("inf"), m + tl.log2(l))
-    tl.store(lse_ptr + (b.to(tl.int64) * Hq + h) * q_len + row, lse, mask=row < q_len)
+    tl.store(lse_ptr + (b.to(tl.int64) * Hq + h) * q_total + q_offset + row, lse, mask=row < q_len)
 
 
 @triton.jit
@@ -293,14 +316,14 @@ def accumulate_dkdv(
     BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
     """Accumulate dK and dV of a tile of keys over one tile of queries."""
-    q_desc, dout_desc, lse_desc, delta_desc, row_base, b, h, q_len = queries
-    k_len, scale, k_pos, in_bias_base, in_bias_stride_query, in_bias_stride_key = terms
+    q_desc, dout_desc, lse_desc, delta_desc, row_base, b, q_offset, h, q_len = queries
+    scale, k_pos, k_len, in_bias_base, in_bias_stride_query, in_bias_stride_key = terms
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
     # [BLOCK_M, BLOCK_D]
-    q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
+    q_tile = load_tile(q_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
     # [BLOCK_M, BLOCK_DV]
-    dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
+    dout_tile = load_tile(dout_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION) * scale  # [BLOCK_N, BLOCK_M]
     # [BLOCK_N, BLOCK_M]
     in_bias_qk = load_pairs(in_bias_base, k_pos, in_bias_stride_key, k_len, row, in_bias_stride_query, q_len).to(
@@ -323,24 +346,28 @@ def accumulate_dkdv(
     return dk, dv
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def backward_dkv(
-    q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, dk_ptr, dv_ptr, scale, in_bias_ptr, q_len, k_len, Hq,
-    in_bias_stride_batch, in_bias_stride_head, in_bias_stride_query, in_bias_stride_key, D: tl.constexpr,
-    DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
+    q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, dk_ptr, dv_ptr, entries_ptr, scale, in_bias_ptr,
+    q_total, k_total, Hq, in_bias_stride_batch, in_bias_stride_head, in_bias_stride_query, in_bias_stride_key,
+    D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of one tile of keys of one head."""
     tile = tl.program_id(TILE_AXIS)
     b, h = batch_and_head(Hq, TILE_AXIS)
     k_start = tile * BLOCK_N
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    if entries_ptr is not None:
+        if k_start >= k_len:
+            return
     # [BLOCK_N]
     k_pos = k_start + tl.arange(0, BLOCK_N)
 
     # [BLOCK_N, BLOCK_D]
-    k_tile = load_tile(k_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_D)
+    k_tile = load_tile(k_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
     # [BLOCK_N, BLOCK_DV]
-    v_tile = load_tile(v_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_DV)
+    v_tile = load_tile(v_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     # [BLOCK_N, BLOCK_D]
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     # [BLOCK_N, BLOCK_DV]
@@ -348,12 +375,16 @@ def backward_dkv(
     first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
     # one head: without a loop around it the compiler makes slower code of 256 columns
     for _ in tl.range(h, h + 1):
-        row_base = (b.to(tl.int64) * Hq + h) * q_len
+        row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
         in_bias_base = (
-            in_bias_ptr + tl.cast(b, tl.int64) * in_bias_stride_batch + tl.cast(h, tl.int64) * in_bias_stride_head
+            in_bias_ptr
+            + tl.cast(b, tl.int64) * in_bias_stride_batch
+            + tl.cast(h, tl.int64) * in_bias_stride_head
+            + tl.cast(q_offset, tl.int64) * in_bias_stride_query
+            + tl.cast(k_offset, tl.int64) * in_bias_stride_key
         )
-        queries = (q_desc, dout_desc, lse_desc, delta_desc, row_base, b, h, q_len)
-        terms = (k_len, scale, k_pos, in_bias_base, in_bias_stride_query, in_bias_stride_key)
+        queries = (q_desc, dout_desc, lse_desc, delta_desc, row_base, b, q_offset, h, q_len)
+        terms = (scale, k_pos, k_len, in_bias_base, in_bias_stride_query, in_bias_stride_key)
         for i in tl.range(full_last, last):
             q_start = i * BLOCK_M
             dk, dv = accumulate_dkdv(
@@ -365,7 +396,7 @@ def backward_dkv(
                 dk, dv, k_tile, v_tile, q_start, queries, terms, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=False
             )  # fmt: skip
 
-    first_row = b.to(tl.int64) * k_len * Hq + h
+    first_row = (b.to(tl.int64) * k_total + k_offset) * Hq + h
     store_rows(dk_ptr + first_row * D, Hq * D, dk * scale, k_start, k_len, D)
     store_rows(dv_ptr + first_row * DV, Hq * DV, dv, k_start, k_len, DV)
 
@@ -376,14 +407,14 @@ def accumulate_dq(
     BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
     """Accumulate dQ of a tile of queries over one tile of keys."""
-    k_desc, v_desc, b, h, k_len = keys
+    k_desc, v_desc, b, k_offset, h, k_len = keys
     scale, row, q_len, in_bias_base, in_bias_stride_query, in_bias_stride_key = terms
     # [BLOCK_N]
     k_pos = k_start + tl.arange(0, BLOCK_N)
     # [BLOCK_N, BLOCK_D]
-    k_tile = load_tile(k_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_D)
+    k_tile = load_tile(k_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
     # [BLOCK_N, BLOCK_DV]
-    v_tile = load_tile(v_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_DV)
+    v_tile = load_tile(v_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
     # [BLOCK_M, BLOCK_N]
     in_bias_qk = load_pairs(in_bias_base, row, in_bias_stride_query, q_len, k_pos, in_bias_stride_key, k_len).to(
@@ -401,31 +432,40 @@ def accumulate_dq(
     return dq
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def backward_dq(
-    q_desc, k_desc, v_desc, out_desc, dout_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr, scale, in_bias_ptr, q_len,
-    k_len, Hq, in_bias_stride_batch, in_bias_stride_head, in_bias_stride_query, in_bias_stride_key,
-    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
+    q_desc, k_desc, v_desc, out_desc, dout_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr, entries_ptr, scale,
+    in_bias_ptr, q_total, k_total, Hq, in_bias_stride_batch, in_bias_stride_head, in_bias_stride_query,
+    in_bias_stride_key, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store dQ and delta, rowsum(out * dout) - dlse, of one tile of queries of one head."""
     tile = tl.program_id(TILE_AXIS)
     b, h = batch_and_head(Hq, TILE_AXIS)
     q_start = tile * BLOCK_M
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+    if entries_ptr is not None:
+        if q_start >= q_len:
+            return
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
     in_bias_base = (
-        in_bias_ptr + tl.cast(b, tl.int64) * in_bias_stride_batch + tl.cast(h, tl.int64) * in_bias_stride_head
+        in_bias_ptr
+        + tl.cast(b, tl.int64) * in_bias_stride_batch
+        + tl.cast(h, tl.int64) * in_bias_stride_head
+        + tl.cast(q_offset, tl.int64) * in_bias_stride_query
+        + tl.cast(k_offset, tl.int64) * in_bias_stride_key
     )
 
     # [BLOCK_M, BLOCK_D]
-    q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
+    q_tile = load_tile(q_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
     # [BLOCK_M, BLOCK_DV]
-    dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
-    out_tile = load_tile(out_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
+    dout_tile = load_tile(dout_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
+    out_tile = load_tile(out_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
     # [BLOCK_M]
     delta = tl.sum(out_tile.to(tl.float32) * dout_tile.to(tl.float32), 1)
-    row_base = (b.to(tl.int64) * Hq + h) * q_len
+    row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
     if dlse_ptr is not None:
         # as if every score were taken once more: its weight is the derivative of the LSE
         delta -= tl.load(dlse_ptr + row_base + row, mask=row < q_len, other=0.0) * LOG2E
@@ -434,7 +474,7 @@ def backward_dq(
     tl.store(delta_ptr + row_base + row, delta, mask=row < q_len)
     # [BLOCK_M, BLOCK_D]
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    keys = (k_desc, v_desc, b, h, k_len)
+    keys = (k_desc, v_desc, b, k_offset, h, k_len)
     terms = (scale, row, q_len, in_bias_base, in_bias_stride_query, in_bias_stride_key)
     first, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
     for i in tl.range(full_last, last):
@@ -450,57 +490,76 @@ def backward_dq(
             mixed=False
         )  # fmt: skip
 
-    first_row = b.to(tl.int64) * q_len * Hq + h
+    first_row = (b.to(tl.int64) * q_total + q_offset) * Hq + h
     store_rows(dq_ptr + first_row * D, Hq * D, dq * scale, q_start, q_len, D)
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "Hq", "all_batches", "own_batches", "own_heads"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq", "all_batches", "own_batches", "own_heads"])
 def backward_in_bias(
-    q_desc, k_desc, v_desc, dout_desc, in_bias_qk_sum_ptr, lse_ptr, delta_ptr, scale, in_bias_ptr, q_len, k_len,
-    Hq, all_batches, own_batches, own_heads, in_bias_stride_batch, in_bias_stride_head, in_bias_stride_query,
-    in_bias_stride_key, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    q_desc, k_desc, v_desc, dout_desc, in_bias_qk_sum_ptr, lse_ptr, delta_ptr, entries_ptr, scale, in_bias_ptr,
+    q_total, k_total, Hq, all_batches, own_batches, own_heads, in_bias_stride_batch, in_bias_stride_head,
+    in_bias_stride_query, in_bias_stride_key, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """Store the gradient of one tile of `bias`, summed over the batch entries and heads that share it."""
-    q_start, k_start = tl.program_id(1) * BLOCK_M, tl.program_id(2) * BLOCK_N
+    own_q_start, own_k_start = tl.program_id(1) * BLOCK_M, tl.program_id(2) * BLOCK_N
     own_b, own_h = tl.program_id(0) // own_heads, tl.program_id(0) % own_heads
     batches, heads = all_batches // own_batches, Hq // own_heads
-    # [BLOCK_M]
-    row = q_start + tl.arange(0, BLOCK_M)
-    # [BLOCK_N]
-    k_pos = k_start + tl.arange(0, BLOCK_N)
     # [BLOCK_M, BLOCK_N]
     in_bias_qk_sum = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for i in tl.range(0, batches * heads):
         b, h = own_b * batches + i // heads, own_h * heads + i % heads
-        in_bias_base = (
-            in_bias_ptr + tl.cast(b, tl.int64) * in_bias_stride_batch + tl.cast(h, tl.int64) * in_bias_stride_head
-        )
-        # [BLOCK_M, BLOCK_D]
-        q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
-        # [BLOCK_N, BLOCK_D]
-        k_tile = load_tile(k_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_D)
-        score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
-        # [BLOCK_M, BLOCK_N]
-        in_bias_qk = load_pairs(in_bias_base, row, in_bias_stride_query, q_len, k_pos, in_bias_stride_key, k_len).to(
-            tl.float32
-        )
-        # bias
-        score = score + in_bias_qk
-        row_base = (b.to(tl.int64) * Hq + h) * q_len
+        q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+        q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+        # rows of the tile as the batch entry counts its own
+        q_start, k_start = own_q_start - q_offset, own_k_start - k_offset
         # [BLOCK_M]
-        lse = tl.load(lse_ptr + row_base + row, mask=row < q_len, other=0.0)
-        p = tl.exp2(score * LOG2E - lse[:, None])  # [BLOCK_M, BLOCK_N]
-        # [BLOCK_M, BLOCK_DV]
-        dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
-        # [BLOCK_N, BLOCK_DV]
-        v_tile = load_tile(v_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_DV)
-        dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
-        # [BLOCK_M]
-        delta = tl.load(delta_ptr + row_base + row, mask=row < q_len, other=0.0)
-        ds = p * (dp - delta[:, None])  # [BLOCK_M, BLOCK_N]
-        in_bias_qk_sum += ds
+        row = q_start + tl.arange(0, BLOCK_M)
+        # [BLOCK_N]
+        k_pos = k_start + tl.arange(0, BLOCK_N)
+        inside = ((row >= 0) & (row < q_len))[:, None] & ((k_pos >= 0) & (k_pos < k_len))[None, :]
+        meets = (
+            True
+            if entries_ptr is None
+            else (q_start < q_len) & (q_start + BLOCK_M > 0) & (k_start < k_len) & (k_start + BLOCK_N > 0)
+        )
+        if meets:
+            in_bias_base = (
+                in_bias_ptr
+                + tl.cast(b, tl.int64) * in_bias_stride_batch
+                + tl.cast(h, tl.int64) * in_bias_stride_head
+                + tl.cast(q_offset, tl.int64) * in_bias_stride_query
+                + tl.cast(k_offset, tl.int64) * in_bias_stride_key
+            )
+            # [BLOCK_M, BLOCK_D]
+            q_tile = load_tile(q_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
+            # [BLOCK_N, BLOCK_D]
+            k_tile = load_tile(k_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
+            score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
+            # [BLOCK_M, BLOCK_N]
+            in_bias_qk = load_pairs(
+                in_bias_base, row, in_bias_stride_query, q_len, k_pos, in_bias_stride_key, k_len
+            ).to(tl.float32)
+            # bias
+            score = score + in_bias_qk
+            row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
+            # [BLOCK_M]
+            lse = tl.load(lse_ptr + row_base + row, mask=row < q_len, other=0.0)
+            p = tl.exp2(score * LOG2E - lse[:, None])  # [BLOCK_M, BLOCK_N]
+            # [BLOCK_M, BLOCK_DV]
+            dout_tile = load_tile(dout_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
+            # [BLOCK_N, BLOCK_DV]
+            v_tile = load_tile(v_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
+            dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
+            # [BLOCK_M]
+            delta = tl.load(delta_ptr + row_base + row, mask=row < q_len, other=0.0)
+            ds = p * (dp - delta[:, None])  # [BLOCK_M, BLOCK_N]
+            before = in_bias_qk_sum
+            in_bias_qk_sum += ds
+            if entries_ptr is not None:
+                in_bias_qk_sum = tl.where(inside, in_bias_qk_sum, before)
 
-    place = tl.program_id(0).to(tl.int64) * q_len + row
-    inside = (row < q_len)[:, None] & (k_pos < k_len)[None, :]
-    tl.store(in_bias_qk_sum_ptr + place[:, None] * k_len + k_pos[None, :], in_bias_qk_sum, mask=inside)
+    row, k_pos = own_q_start + tl.arange(0, BLOCK_M), own_k_start + tl.arange(0, BLOCK_N)
+    place = tl.program_id(0).to(tl.int64) * q_total + row
+    inside = (row < q_total)[:, None] & (k_pos < k_total)[None, :]
+    tl.store(in_bias_qk_sum_ptr + place[:, None] * k_total + k_pos[None, :], in_bias_qk_sum, mask=inside)

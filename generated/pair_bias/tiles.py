@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7fc229d851c6abc2
-#   text hash     20a5b2d4eaecd122
+#   content hash  82892219a5db63ed
+#   text hash     1703fbb716200c0f
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  67aaacd3d5fca987
-#   text hash     7e58a82a2f754aec
+#   content hash  3cd336ee3674a2f1
+#   text hash     70a122e152d1247f
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  67aaacd3d5fca987
-#   text hash     8be12cafa50779ff
+#   content hash  3cd336ee3674a2f1
+#   text hash     f89537180d04a30b
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  67aaacd3d5fca987
-#   text hash     f646e95a735940ce
+#   content hash  3cd336ee3674a2f1
+#   text hash     76378640b7bffc91
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -189,13 +189,14 @@ def attend_split(
     if k_scale_ptr is not None:
         k_scale_ptr += b.to(tl.int64) * k_scale_stride_sequence + kv_h.to(tl.int64) * k_scale_stride_head
         v_scale_ptr += b.to(tl.int64) * v_scale_stride_sequence + kv_h.to(tl.int64) * v_scale_stride_head
+    q_begin = k_len - q_len
     # [BLOCK_M]
     place = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     row = tl.minimum(place // GROUP, q_len - 1)
     h = kv_h * GROUP + place % GROUP
-    q_pos = row + (k_len - q_len)
-    q_first = tile * BLOCK_M // GROUP + (k_len - q_len)
-    q_last = tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // GROUP + (k_len - q_len), k_len - 1)
+    q_pos = row + q_begin
+    q_first = tile * BLOCK_M // GROUP + q_begin
+    q_last = tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // GROUP + q_begin, k_len - 1)
     scale_log2 = scale * LOG2E
     in_prefix_len = tl.load(in_prefix_len_ptr + tl.cast(b, tl.int64) * in_prefix_len_stride_batch).to(tl.int32)
 

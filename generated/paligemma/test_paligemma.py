@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  67aaacd3d5fca987
-#   text hash     334d47fca6c1b327
+#   content hash  3cd336ee3674a2f1
+#   text hash     bc6a985b833e60b6
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -20,7 +20,7 @@ import torch
 pytest.register_assert_rewrite(f"{__package__}.checks")
 
 from . import checks
-from .checks import Case, TestAnyVariant, TestBackward  # pytest collects their tests here
+from .checks import Case, TestAnyVariant, TestBackward, TestLengths  # pytest collects their tests here
 
 import triton
 import triton.language as tl
@@ -104,8 +104,9 @@ def query_tiles_found(
     found_ptr, in_prefix_len, q_len, k_len, TILE: tl.constexpr, BLOCK: tl.constexpr, COUNT: tl.constexpr
 ):
     """The tiles that each tile of keys visits."""
+    q_begin = k_len - q_len
     k_first, k_last = checks.rows_of_tiles(0, k_len, TILE, COUNT)
-    found = query_tiles(k_first, k_last, q_len, k_len, in_prefix_len, BLOCK)
+    found = query_tiles(k_first, k_last, q_len, q_begin, in_prefix_len, BLOCK)
     checks.store_range(found_ptr, 0, found, COUNT)
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  67aaacd3d5fca987
-#   text hash     f0d5d00b147d8232
+#   content hash  3cd336ee3674a2f1
+#   text hash     16fbcc2a11b35fa5
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  33e59acf8e1d510e
-#   text hash     d5a21faea8feeead
+#   content hash  1d850d096156598e
+#   text hash     e02fd1d52b6db2e1
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -13,10 +13,10 @@ from . import kernels, runtime, tiles
 LOG2E = kernels.LOG2E.value
 
 
-def attend(q, k, v, in_prefix_len, scale):
+def attend(q, k, v, entries, in_prefix_len, scale):
     """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
     # -inf * 0 would be NaN where the kernels apply the scale
-    return _attend(q, k, v, in_prefix_len, max(scale, 1e-37))
+    return _attend(q, k, v, entries, in_prefix_len, max(scale, 1e-37))
 
 
 def natural(lse):
@@ -26,67 +26,77 @@ def natural(lse):
 
 @runtime.Operator
 def _attend(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, in_prefix_len: torch.Tensor, scale: float,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, entries: torch.Tensor | None, in_prefix_len: torch.Tensor,
+    scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    out, lse = _outputs(q, v)
+    out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
-    cache = runtime.LaunchCache.of("attend", q, k, v, in_prefix_len)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_prefix_len)
     q, k, v = cache.readable(q, k, v)
 
     def launch(block_m, block_n, warps, stages, kernels=kernels):
         runtime.launch(
-            cache, kernels.forward, (block_m, block_n), (q, k, v, out, lse, float(scale), in_prefix_len),
+            cache, kernels.forward, (block_m, block_n), (q, k, v, out, lse, entries, float(scale), in_prefix_len),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
-                _common(q, k, v, in_prefix_len, block_m, block_n),
+                _common(q, k, v, entries, in_prefix_len, block_m, block_n),
                 TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1])
+    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1], entries)
     return out, lse
 
 
-def _outputs(q, v):
+def _outputs(q, v, entries):
     batch, rows, heads, _ = q.shape
+    if entries is not None:
+        # no program writes rows that are left out
+        lse = q.new_full((batch, heads, rows), float("inf"), dtype=torch.float32)
+        return q.new_zeros(batch, rows, heads, v.shape[-1]), lse
     lse = q.new_empty(batch, heads, rows, dtype=torch.float32)
     return q.new_empty(batch, rows, heads, v.shape[-1]), lse
 
 
 @_attend.register_fake
-def _(q, k, v, in_prefix_len, scale):
-    return _outputs(q, v)
+def _(q, k, v, entries, in_prefix_len, scale):
+    return _outputs(q, v, entries)
 
 
-def _common(q, k, v, in_prefix_len, block_m, block_n):
+def _common(q, k, v, entries, in_prefix_len, block_m, block_n):
     """Values that several kernels take alike, by parameter: a launch hands on those that its kernel has."""
     return dict(
-        q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
-        v_desc=runtime.tile_source(v, block_n), q_len=q.shape[1], k_len=k.shape[1], Hq=q.shape[-2],
-        in_prefix_len_stride_batch=runtime.stride(in_prefix_len, 0), GROUP=q.shape[-2] // k.shape[-2], DV=v.shape[-1],
-        BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v),
-        PRECISION=runtime.precision(q), D=q.shape[-1],
+        q_desc=runtime.tile_source(q, block_m, entries is None),
+        k_desc=runtime.tile_source(k, block_n, entries is None),
+        v_desc=runtime.tile_source(v, block_n, entries is None), q_total=q.shape[1], k_total=k.shape[1],
+        Hq=q.shape[-2], in_prefix_len_stride_batch=runtime.stride(in_prefix_len, 0), GROUP=q.shape[-2] // k.shape[-2],
+        DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
+        BLOCK_DV=runtime.padded_width(v), PRECISION=runtime.precision(q), D=q.shape[-1],
     )  # fmt: skip
 
 
 @runtime.Operator
 def _differentiate(
     out: torch.Tensor, lse: torch.Tensor, dout: torch.Tensor, dlse: torch.Tensor | None, wanted: list[bool],
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, in_prefix_len: torch.Tensor, scale: float,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, entries: torch.Tensor | None, in_prefix_len: torch.Tensor,
+    scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     if out.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in runtime.empty_gradients(wanted, q, k, v))
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v)
+    if entries is not None:
+        # no program writes rows that are left out
+        dq, dk, dv = gradients = [x.zero_() for x in gradients]
     cache = runtime.LaunchCache.of(
-        "differentiate", q, k, v, in_prefix_len, out, dout, lse.data_ptr() % 16, dlse is None, *wanted,
+        "differentiate", q, k, v, entries, in_prefix_len, out, dout, lse.data_ptr() % 16, dlse is None, *wanted,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
-    if runtime.differentiated(  # on Hopper GPUs, all at once
-        cache, tiles, wanted[:3], k.shape[1], q, k, v, in_prefix_len, scale, out, lse, dout, dlse, delta, dq, dk,
-        dv,
+    if entries is None and runtime.differentiated(  # on Hopper GPUs, all at once
+        cache, tiles, wanted[:3], k.shape[1], q, k, v, entries, in_prefix_len, scale, out, lse, dout, dlse, delta,
+        dq, dk, dv,
     ):  # fmt: skip
         return tuple(gradients)
 
@@ -95,16 +105,17 @@ def _differentiate(
     def launch(block_m, block_n, warps, stages):
         runtime.launch(
             cache, kernels.backward_dq, (block_m, block_n),
-            (q, k, v, out, dout, dq, lse, dlse, delta, float(scale), in_prefix_len),
+            (q, k, v, out, dout, dq, lse, dlse, delta, entries, float(scale), in_prefix_len),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
-                _common(q, k, v, in_prefix_len, block_m, block_n),
-                out_desc=runtime.tile_source(out, block_m), dout_desc=runtime.tile_source(dout, block_m),
+                _common(q, k, v, entries, in_prefix_len, block_m, block_n),
+                out_desc=runtime.tile_source(out, block_m, entries is None),
+                dout_desc=runtime.tile_source(dout, block_m, entries is None),
                 TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1])
+    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1], entries)
 
     if wanted[1] or wanted[2]:
         dk = dk if wanted[1] else runtime.empty_like(k)
@@ -113,17 +124,18 @@ def _differentiate(
         def launch(block_m, block_n, warps, stages):
             runtime.launch(
                 cache, kernels.backward_dkv, (block_m, block_n),
-                (q, k, v, dout, lse, delta, dk, dv, float(scale), in_prefix_len),
+                (q, k, v, dout, lse, delta, dk, dv, entries, float(scale), in_prefix_len),
                 grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout),
                 from_shapes=lambda: dict(
-                    _common(q, k, v, in_prefix_len, block_m, block_n),
-                    dout_desc=runtime.tile_source(dout, block_m), lse_desc=runtime.vector_source(lse, block_m),
-                    delta_desc=runtime.vector_source(delta, block_m), TILE_AXIS=runtime.tile_axis(k.shape[1], block_n),
-                    num_warps=warps, num_stages=stages,
+                    _common(q, k, v, entries, in_prefix_len, block_m, block_n),
+                    dout_desc=runtime.tile_source(dout, block_m, entries is None),
+                    lse_desc=runtime.vector_source(lse, block_m if entries is None else None),
+                    delta_desc=runtime.vector_source(delta, block_m if entries is None else None),
+                    TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), num_warps=warps, num_stages=stages,
                 ),
             )  # fmt: skip
 
-        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1])
+        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1], entries)
     return tuple(gradients)
 
 
@@ -132,4 +144,4 @@ def _(out, lse, dout, dlse, wanted, *inputs):
     return tuple(runtime.empty_gradients(wanted, *inputs[:3]))
 
 
-_attend.register_gradients(_differentiate, learned=(0, 1, 2), tensors=4)
+_attend.register_gradients(_differentiate, learned=(0, 1, 2), tensors=5)

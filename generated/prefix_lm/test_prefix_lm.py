@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  33e59acf8e1d510e
-#   text hash     72eb98feafb98571
+#   content hash  1d850d096156598e
+#   text hash     ee2470612682b00f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -20,7 +20,7 @@ import torch
 pytest.register_assert_rewrite(f"{__package__}.checks")
 
 from . import checks
-from .checks import Case, TestAnyVariant, TestBackward  # pytest collects their tests here
+from .checks import Case, TestAnyVariant, TestBackward, TestLengths  # pytest collects their tests here
 
 import triton
 import triton.language as tl
@@ -94,8 +94,9 @@ def query_tiles_found(
     found_ptr, in_prefix_len, q_len, k_len, TILE: tl.constexpr, BLOCK: tl.constexpr, COUNT: tl.constexpr
 ):
     """The tiles that each tile of keys visits."""
+    q_begin = k_len - q_len
     k_first, k_last = checks.rows_of_tiles(0, k_len, TILE, COUNT)
-    found = query_tiles(k_first, k_last, q_len, k_len, in_prefix_len, BLOCK)
+    found = query_tiles(k_first, k_last, q_len, q_begin, in_prefix_len, BLOCK)
     checks.store_range(found_ptr, 0, found, COUNT)
 
 

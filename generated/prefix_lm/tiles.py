@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  33e59acf8e1d510e
-#   text hash     e4497bda7adcbef6
+#   content hash  1d850d096156598e
+#   text hash     5ee46615925e8cde
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

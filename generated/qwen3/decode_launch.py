@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8ce5a853e033073f
-#   text hash     7d4a601fa7bface5
+#   content hash  57227ab435c21b09
+#   text hash     2ff9f9e926710748
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

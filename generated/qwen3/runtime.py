@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  a64fb6889654a298
-#   text hash     ab673f2a0254ef3c
+#   content hash  60b756be4a25d6c9
+#   text hash     a9aaf683f1436347
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -92,6 +92,9 @@ def needs_dispatcher(args):
     if torch.compiler.is_compiling() or is_in_torch_dispatch_mode():
         return True
     for x in args:
+        # isinstance takes longest of what is no tensor
+        if x is None or type(x) is float:
+            continue
         if type(x) in _PLAIN:
             if x.is_neg():
                 return True
@@ -131,7 +134,10 @@ class LaunchCache:
     @classmethod
     def of(cls, name, *given):
         """The cache of a function's tensors, by all that tells their launches apart; numbers count by their values."""
-        told = [(x.shape, x.stride(), x.dtype, x.data_ptr() % 16) if isinstance(x, torch.Tensor) else x for x in given]
+        told = [
+            x if x is None or not isinstance(x, torch.Tensor) else (x.shape, x.stride(), x.dtype, x.data_ptr() % 16)
+            for x in given
+        ]
         key = (name, given[0].device, precision(given[0]), *told)
         cache = cls.known.get(key)
         if cache is None:
@@ -211,21 +217,21 @@ def differentiated(cache, tables, wanted, keys, q, k, v, *given):
 fitting = {}  # which tile of a table is the first that a GPU has the shared memory for
 
 
-def launch_tuned(cache, tables, name, launch, q, v, keys):
+def launch_tuned(cache, tables, name, launch, q, v, keys, entries=None):
     """Calls `launch` with the best tile that this GPU has the shared memory for; `tables` is tiles.py.
 
-    Beside a tile goes the module of the kernels, where they are not the portable ones.
+    Beside a tile goes the module of the kernels, where they are not the portable ones: these alone know of `entries`.
     """
     if INTERPRETED:
         return launch(32, 32, 4, 1)
     best = cache.tiles.get(name)
     if best:
         return launch(*best)
-    if launch_on_hopper(cache, tables, name, launch, q, v, keys):
+    if entries is None and launch_on_hopper(cache, tables, name, launch, q, v, keys):
         return
     table = (tables.TILES_FP32 if q.dtype == torch.float32 else tables.TILES_16BIT[architecture(q.device)])[name]
     tiles = next(table[size] for size in table if max(q.shape[-1], v.shape[-1]) <= size)
-    key = (name, q.device, q.dtype, padded_width(q), padded_width(v))
+    key = (name, q.device, q.dtype, padded_width(q), padded_width(v), entries is None)
     for i in range(fitting.get(key, 0), len(tiles)):
         try:
             launch(*tiles[i])
@@ -493,8 +499,11 @@ def fragment_source(x):
     return TensorDescriptor(x, [x.numel() // 256, 256], [256, 1], [16, 256])
 
 
-def tile_source(x, rows):
-    """What kernels load tiles of one head by, [rows, columns]: a descriptor, or where the rows of x stand."""
+def tile_source(x, rows, whole=True):
+    """What kernels load tiles of one head by, [rows, columns]: a descriptor, or where the rows of x stand.
+
+    A descriptor leaves out no row before the last: where tiles end sooner, x is not `whole`.
+    """
     *lead, count, heads, width = x.shape
     *lead_strides, row_stride, head_stride, _ = x.stride()
     # heads before rows: axes of 1 that lead drop out of a tile without a trace in the compiled code
@@ -502,7 +511,7 @@ def tile_source(x, rows):
     strides = *lead_strides, head_stride, row_stride
     # the stride of an axis of size 1 means nothing, but must be a multiple of 16 bytes
     strides = [s if n > 1 else 16 for n, s in zip(sizes, strides)]
-    if copies_tiles(x.device):
+    if whole and copies_tiles(x.device):
         # of 192 rows, a third at a time
         return TensorDescriptor(
             x, [*sizes, width], [*strides, 1], [*(1 for _ in lead), 1, rows & -rows, padded_width(x)]

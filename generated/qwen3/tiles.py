@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8ce5a853e033073f
-#   text hash     6109a0e1e97a8aed
+#   content hash  57227ab435c21b09
+#   text hash     1959c04fe75b53a8
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f3e253a91bb82a73
-#   text hash     e6f39c9e53057c20
+#   content hash  09f0987a4c746870
+#   text hash     453974d5edfb7998
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

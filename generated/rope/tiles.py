@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f3e253a91bb82a73
-#   text hash     85d7d638b795aa67
+#   content hash  09f0987a4c746870
+#   text hash     d480d0ffab022b9f
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  577382fecde5b1b7
-#   text hash     a94ae580f7dd85e5
+#   content hash  1b5a1d9fcaf79e3d
+#   text hash     ea1596d15895614f
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

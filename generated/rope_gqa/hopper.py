@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  577382fecde5b1b7
-#   text hash     5d4287bfdf886476
+#   content hash  1b5a1d9fcaf79e3d
+#   text hash     0749f28bb1733966
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -32,7 +32,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .kernels import LOG2E, key_tiles, partial_row_sums
+from .kernels import LOG2E, find_entry, key_tiles, partial_row_sums
 
 copy_tile = runtime.gluon_copy_of_tiles()
 
@@ -180,7 +180,7 @@ def work(
     WORKER: tl.constexpr
 ):  # fmt: skip
     """Store out and the LSE of 64 queries of each tile of this program."""
-    out_ptr, lse_ptr, q_len, k_len, Hq, scale = arguments
+    out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale = arguments
     items, tiles, group, per_item = order
     q_buffer, q_ready, q_free = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
@@ -202,12 +202,14 @@ def work(
             b, h = head // Hq, head % Hq
             kv_h = h // GROUP
             q_start = tile * BLOCK_M
+            q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+            q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
             if (half == 0) | (early < tiles - 1 - early):
-                q_first = q_start + (k_len - q_len)
-                q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
+                q_first = q_start + q_begin
+                q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
                 # [64]
                 row = q_start + WORKER * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
-                q_pos = row + (k_len - q_len)
+                q_pos = row + q_begin
                 scale_log2 = scale * LOG2E
                 # [64, BLOCK_DV]
                 acc = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
@@ -252,27 +254,27 @@ def work(
                 # through the memory of the queries, which are no longer wanted: so that threads store 16 bytes at a time
                 out_tile = q_tile.slice(0, BLOCK_DV, 1)
                 out_tile.store(out.to(q_buffer.dtype))
-                first_row = b.to(tl.int64) * q_len * Hq + h
+                first_row = (b.to(tl.int64) * q_total + q_offset) * Hq + h
                 store_rows(out_ptr + first_row * DV, Hq * DV, out_tile.load(WIDE), q_start + WORKER * 64, q_len, DV)
                 fence_async_shared()
                 mbarrier.arrive(q_free.index(stage), count=1)
                 begun += 1
                 # [64]
                 lse = tl.where(l == 0, float("inf"), m + tl.log2(l))
-                tl.store(lse_ptr + (b.to(tl.int64) * Hq + h) * q_len + row, lse, mask=row < q_len)
+                tl.store(lse_ptr + (b.to(tl.int64) * Hq + h) * q_total + q_offset + row, lse, mask=row < q_len)
         place = add_digits(place, step, order)
 
 
 @gluon.jit
 def load_keys(
-    at, k_start, b, kv_h, k_desc, v_desc, buffers, STAGES: tl.constexpr, BLOCK_N: tl.constexpr
+    at, k_start, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES: tl.constexpr, BLOCK_N: tl.constexpr
 ):  # fmt: skip
     """Copy one tile of keys and of values."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
     stage, phase = at % STAGES, at // STAGES & 1
     mbarrier.wait(k_free.index(stage), phase ^ 1)
     mbarrier.expect(k_ready.index(stage), k_desc.block_type.nbytes)
-    rows = [b, kv_h, k_start, 0]
+    rows = [b, kv_h, k_offset + k_start, 0]
     copy_tile(k_desc, rows, k_ready.index(stage), k_buffer.index(stage))
     mbarrier.wait(v_free.index(stage), phase ^ 1)
     mbarrier.expect(v_ready.index(stage), v_desc.block_type.nbytes)
@@ -285,7 +287,7 @@ def load_tiles(
     STAGES: tl.constexpr, Q_STAGES: tl.constexpr, GROUP: tl.constexpr, WORKERS: tl.constexpr
 ):  # fmt: skip
     """Copy the tiles of queries, keys and values that the workers need, in their order."""
-    q_len, k_len, Hq = lengths
+    entries_ptr, q_total, k_total, Hq = lengths
     items, tiles, group, per_item = order
     q_buffer, q_ready, q_free = queries
     at = 0  # tiles of keys so far
@@ -299,21 +301,23 @@ def load_tiles(
             b, h = head // Hq, head % Hq
             kv_h = h // GROUP
             q_start = tile * BLOCK_M
-            q_first = q_start + (k_len - q_len)
-            q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
+            q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+            q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+            q_first = q_start + q_begin
+            q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
             if (half == 0) | (early < tiles - 1 - early):
                 stage = begun % Q_STAGES
                 mbarrier.wait(q_free.index(stage), begun // Q_STAGES & 1 ^ 1)
                 mbarrier.expect(q_ready.index(stage), WORKERS * q_desc.block_type.nbytes)
                 for worker in gl.static_range(WORKERS):
-                    rows = [b, h, q_start + worker * 64, 0]
+                    rows = [b, h, q_offset + q_start + worker * 64, 0]
                     copy_tile(q_desc, rows, q_ready.index(stage), q_buffer.index(stage * WORKERS + worker))
                 begun += 1
                 first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
                 for j in tl.range(first, last):
                     k_start = (first + last - 1 - j) * BLOCK_N
                     load_keys(
-                        at, k_start, b, kv_h, k_desc, v_desc, buffers, STAGES, BLOCK_N
+                        at, k_start, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES, BLOCK_N
                     )  # fmt: skip
                     at += 1
         place = add_digits(place, step, order)
@@ -328,11 +332,11 @@ def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
     return made
 
 
-@gluon.jit(do_not_specialize=["q_len", "k_len", "Hq", "items", "tiles", "group", "per_item"])
+@gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "items", "tiles", "group", "per_item"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, scale, q_len, k_len, Hq, items, tiles, group, per_item,
-    GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, STAGES: tl.constexpr, Q_STAGES: tl.constexpr
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, entries_ptr, scale, q_total, k_total, Hq, items, tiles, group,
+    per_item, GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, STAGES: tl.constexpr, Q_STAGES: tl.constexpr
 ):  # fmt: skip
     """Store out and the LSE of all tiles of queries."""
     WORKERS: gl.constexpr = BLOCK_M // 64
@@ -345,8 +349,8 @@ def forward(
         v_buffer, barriers(STAGES, 1), barriers(STAGES, WORKERS), barriers(WORKERS, 1)
     )  # fmt: skip
     fence_async_shared()
-    arguments = (out_ptr, lse_ptr, q_len, k_len, Hq, scale)
-    lengths = (q_len, k_len, Hq)
+    arguments = (out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale)
+    lengths = (entries_ptr, q_total, k_total, Hq)
     order = (items, tiles, group, per_item)
     # a worker's threads get the registers that the loader leaves
     if WORKERS == 3:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  577382fecde5b1b7
-#   text hash     fbaa944ac7eff58f
+#   content hash  1b5a1d9fcaf79e3d
+#   text hash     a816a1af61e46d9c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  136aa691985b8e4b
-#   text hash     a4dcd4af863df483
+#   content hash  5cada3e21fc0e541
+#   text hash     eec26e97b448d974
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  136aa691985b8e4b
-#   text hash     d351e5ecbc2fd763
+#   content hash  5cada3e21fc0e541
+#   text hash     0405d72dd8998987
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py gets."""
 
@@ -10,40 +10,43 @@ from . import hopper_backward as kernels
 from . import runtime
 
 def differentiate(
-    cache, block_m, block_n, warps, stages, q, k, v, cos, sin, positions, scale, out, lse, dout, dlse, delta, dq,
-    dk, dv,
+    cache, block_m, block_n, warps, stages, q, k, v, entries, cos, sin, positions, scale, out, lse, dout, dlse,
+    delta, dq, dk, dv,
 ):  # fmt: skip
     """Fills in delta, dq, dk and dv."""
     dq_sum = lse.new_empty(
         q.shape[0] * q.shape[2] * runtime.cdiv(q.shape[1], block_m) * block_m * runtime.padded_width(q)
     )
     runtime.launch(
-        cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, dlse, delta),
+        cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, dlse, delta, entries),
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
-            out_desc=runtime.tile_source(out, block_m), dout_desc=runtime.tile_source(dout, block_m),
-            q_len=q.shape[1], Hq=q.shape[-2], BLOCK_M=block_m, BLOCK_D=runtime.padded_width(q),
-            BLOCK_DV=runtime.padded_width(v), TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps,
-            num_stages=stages,
+            out_desc=runtime.tile_source(out, block_m, entries is None),
+            dout_desc=runtime.tile_source(dout, block_m, entries is None), q_total=q.shape[1], k_total=k.shape[1],
+            Hq=q.shape[-2], BLOCK_M=block_m, BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v),
+            TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
         ),
     )  # fmt: skip
     runtime.launch(
-        cache, kernels.backward, (block_m, block_n), (q, k, v, dout, dq_sum, lse, delta, dk, dv, float(scale)),
+        cache, kernels.backward, (block_m, block_n),
+        (q, k, v, dout, dq_sum, lse, delta, dk, dv, entries, float(scale)),
         grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
         from_shapes=lambda: dict(
-            q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
-            v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
-            dq_sum_desc=runtime.fragment_source(dq_sum), q_len=q.shape[1], k_len=k.shape[1], Hq=q.shape[-2],
+            q_desc=runtime.tile_source(q, block_m, entries is None),
+            k_desc=runtime.tile_source(k, block_n, entries is None),
+            v_desc=runtime.tile_source(v, block_n, entries is None),
+            dout_desc=runtime.tile_source(dout, block_m, entries is None),
+            dq_sum_desc=runtime.fragment_source(dq_sum), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
             GROUP=q.shape[-2] // k.shape[-2], D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
             BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v), STAGES=stages,
             TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), num_warps=warps, num_stages=stages,
         ),
     )  # fmt: skip
     runtime.launch(
-        cache, kernels.finish, (block_m, block_n), (dq_sum, dq, float(scale), cos, sin, positions),
+        cache, kernels.finish, (block_m, block_n), (dq_sum, dq, entries, float(scale), cos, sin, positions),
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
-            q_len=q.shape[1], k_len=k.shape[1], Hq=q.shape[-2], cos_stride_row=cos.stride(0),
+            q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2], cos_stride_row=cos.stride(0),
             cos_stride_column=cos.stride(1), sin_stride_row=sin.stride(0), sin_stride_column=sin.stride(1),
             positions_stride_batch=runtime.stride(positions, 0),
             positions_stride_token=runtime.stride(positions, 1), position_end=cos.shape[0], D=q.shape[-1],
@@ -53,11 +56,11 @@ def differentiate(
         ),
     )  # fmt: skip
     runtime.launch(
-        cache, kernels.turn_back, (block_m, block_n), (dk, cos, sin, positions),
+        cache, kernels.turn_back, (block_m, block_n), (dk, entries, cos, sin, positions),
         grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout),
         from_shapes=lambda: dict(
-            k_len=k.shape[1], Hq=q.shape[-2], cos_stride_row=cos.stride(0), cos_stride_column=cos.stride(1),
-            sin_stride_row=sin.stride(0), sin_stride_column=sin.stride(1),
+            q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2], cos_stride_row=cos.stride(0),
+            cos_stride_column=cos.stride(1), sin_stride_row=sin.stride(0), sin_stride_column=sin.stride(1),
             positions_stride_batch=runtime.stride(positions, 0),
             positions_stride_token=runtime.stride(positions, 1), position_end=cos.shape[0],
             GROUP=q.shape[-2] // k.shape[-2], D=q.shape[-1], PAIRS=cos.shape[1], BLOCK_N=block_n,

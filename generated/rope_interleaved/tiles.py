@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  136aa691985b8e4b
-#   text hash     6a2fc57f7feb11a2
+#   content hash  5cada3e21fc0e541
+#   text hash     82eea0b21c065f2b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4e133591c3e92ead
-#   text hash     283b3e96c58f5649
+#   content hash  8beb38f1128e2d78
+#   text hash     228725d1a436ffb7
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

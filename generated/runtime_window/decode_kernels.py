@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4e133591c3e92ead
-#   text hash     a4e4d36d24da9a77
+#   content hash  8beb38f1128e2d78
+#   text hash     07d2a85c7a93cb3b
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -168,13 +168,14 @@ def attend_split(
     if k_scale_ptr is not None:
         k_scale_ptr += b.to(tl.int64) * k_scale_stride_sequence + kv_h.to(tl.int64) * k_scale_stride_head
         v_scale_ptr += b.to(tl.int64) * v_scale_stride_sequence + kv_h.to(tl.int64) * v_scale_stride_head
+    q_begin = k_len - q_len
     # [BLOCK_M]
     place = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     row = tl.minimum(place // GROUP, q_len - 1)
     h = kv_h * GROUP + place % GROUP
-    q_pos = row + (k_len - q_len)
-    q_first = tile * BLOCK_M // GROUP + (k_len - q_len)
-    q_last = tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // GROUP + (k_len - q_len), k_len - 1)
+    q_pos = row + q_begin
+    q_first = tile * BLOCK_M // GROUP + q_begin
+    q_last = tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // GROUP + q_begin, k_len - 1)
     scale_log2 = scale * LOG2E
 
     q_place = (token + row).to(tl.int64) * q_stride_token + h.to(tl.int64) * q_stride_head

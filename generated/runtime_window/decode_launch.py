@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4e133591c3e92ead
-#   text hash     52723a486958cdac
+#   content hash  8beb38f1128e2d78
+#   text hash     808969c62cc5375d
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4e133591c3e92ead
-#   text hash     2900fc4293afb9f3
+#   content hash  8beb38f1128e2d78
+#   text hash     47de179baddfde95
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -20,7 +20,7 @@ import torch
 pytest.register_assert_rewrite(f"{__package__}.checks")
 
 from . import checks
-from .checks import Case, TestAnyVariant, TestBackward  # pytest collects their tests here
+from .checks import Case, TestAnyVariant, TestBackward, TestLengths  # pytest collects their tests here
 
 import triton
 import triton.language as tl
@@ -88,8 +88,9 @@ def key_tiles_found(found_ptr, in_window, q_len, k_len, TILE: tl.constexpr, BLOC
 @triton.jit
 def query_tiles_found(found_ptr, in_window, q_len, k_len, TILE: tl.constexpr, BLOCK: tl.constexpr, COUNT: tl.constexpr):
     """The tiles that each tile of keys visits."""
+    q_begin = k_len - q_len
     k_first, k_last = checks.rows_of_tiles(0, k_len, TILE, COUNT)
-    found = query_tiles(k_first, k_last, q_len, k_len, in_window, BLOCK)
+    found = query_tiles(k_first, k_last, q_len, q_begin, in_window, BLOCK)
     checks.store_range(found_ptr, 0, found, COUNT)
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4e133591c3e92ead
-#   text hash     a45e600bde12f993
+#   content hash  8beb38f1128e2d78
+#   text hash     7c7fb2af02047db3
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

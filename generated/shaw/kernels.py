@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3f6ce5aa9bde7624
-#   text hash     1d288597c4bf8ee5
+#   content hash  42f9c020fd7eb400
+#   text hash     be4092c05f11bb33
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 
@@ -73,7 +73,9 @@ Symbols
     DV                      head size of v and out
     q_start, k_start        first row of a tile of queries, first key of a tile of keys, within the sequence
     row                     rows of a tile's queries, counted from the sequence's first one
-    q_pos                   their positions, row + k_len - q_len: the last query lines up with the last key
+    q_begin                 the position of row 0: k_len - q_len, so that last query and last key line up, unless the
+                            call tells another
+    q_pos                   their positions, row + q_begin
     k_pos                   positions of a tile's keys
     first, last             tiles in [first, last) show something to the program's own tile
     full_first, full_last   those in [full_first, full_last) show all to it: no step there applies the mask
@@ -83,6 +85,9 @@ Symbols
     p                       weights, before they are divided by l in `forward`
     dp, ds                  gradients of the weights and of the score
     delta                   rowsum(out * dout) - dlse, what the softmax takes off each dp of a row
+    q_offset, k_offset      rows where a sequence begins in the tensors
+    q_total, k_total        rows of the tensors
+    entries_ptr             what `find_entry` finds for each batch entry, and q_begin; None where all rows count
     in_distance_score_at    in_distance_score[min(max(k - q + 16, 0), 32)], looked up
 """
 
@@ -124,6 +129,17 @@ def query_tiles(q_len, BLOCK_M: tl.constexpr):
         q_len,
         BLOCK_M,
     )
+
+
+@triton.jit
+def find_entry(entries_ptr, b, q_total, k_total):
+    """First row and number of batch entry b's queries, and the same of its keys: all, where the call tells of none."""
+    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    if entries_ptr is not None:
+        entry_ptr = entries_ptr + 5 * b
+        q_offset, q_len = tl.load(entry_ptr), tl.load(entry_ptr + 1)
+        k_offset, k_len = tl.load(entry_ptr + 2), tl.load(entry_ptr + 3)
+    return q_offset, q_len, k_offset, k_len
 
 
 @triton.jit
@@ -217,7 +233,7 @@ def attend(
     PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
     """Update the running softmax (acc, m, l) with one tile of keys."""
-    k_desc, v_desc, b, h, k_len = keys
+    k_desc, v_desc, b, k_offset, h, k_len = keys
     (
         scale, row, q_pos, q_len, in_distance_score_base, in_distance_score_stride_query,
         in_distance_score_stride_entry
@@ -225,7 +241,7 @@ def attend(
     # [BLOCK_N]
     k_pos = k_start + tl.arange(0, BLOCK_N)
     # [BLOCK_N, BLOCK_D]
-    k_tile = load_tile(k_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_D)
+    k_tile = load_tile(k_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
     in_distance_score_at_query = within(row[:, None], q_len)
     in_distance_score_at_entry = within(tl.minimum(tl.maximum(k_pos[None, :] - q_pos[:, None] + 16, 0), 32), 33)
@@ -239,7 +255,7 @@ def attend(
     ).to(tl.float32)
     score = score + in_distance_score_at  # score + distance_score[clamp(k - q + 16, 0, 32)]
     # [BLOCK_N, BLOCK_DV]
-    v_tile = load_tile(v_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_DV)
+    v_tile = load_tile(v_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     if mixed:
         keep = (k_pos < k_len)[None, :]
         score = tl.where(keep, score, float("-inf"))
@@ -254,9 +270,9 @@ def attend(
     return acc, m, l + partial_row_sums(p)
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, scale, in_distance_score_ptr, q_len, k_len, Hq,
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, entries_ptr, scale, in_distance_score_ptr, q_total, k_total, Hq,
     in_distance_score_stride_batch, in_distance_score_stride_head, in_distance_score_stride_query,
     in_distance_score_stride_entry, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
@@ -265,24 +281,30 @@ def forward(
     tile = tl.program_id(TILE_AXIS)
     b, h = batch_and_head(Hq, TILE_AXIS)
     q_start = tile * BLOCK_M
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+    if entries_ptr is not None:
+        if q_start >= q_len:
+            return
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
-    q_pos = row + (k_len - q_len)
+    q_pos = row + q_begin
     in_distance_score_base = (
         in_distance_score_ptr
         + tl.cast(b, tl.int64) * in_distance_score_stride_batch
         + tl.cast(h, tl.int64) * in_distance_score_stride_head
+        + tl.cast(q_offset, tl.int64) * in_distance_score_stride_query
     )
 
     # [BLOCK_M, BLOCK_D]
-    q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
+    q_tile = load_tile(q_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
     # [BLOCK_M, BLOCK_DV]
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     # [BLOCK_M]
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     # [BLOCK_M, 8]
     l = tl.full([BLOCK_M, 8], 0.0, tl.float32)
-    keys = (k_desc, v_desc, b, h, k_len)
+    keys = (k_desc, v_desc, b, k_offset, h, k_len)
     terms = (
         scale, row, q_pos, q_len, in_distance_score_base, in_distance_score_stride_query,
         in_distance_score_stride_entry
@@ -303,10 +325,10 @@ def forward(
     # rows without keys: 0, and an LSE that makes every weight 0
     # [BLOCK_M, BLOCK_DV]
     out = acc / tl.where(l == 0, 1.0, l)[:, None]
-    store_rows(out_ptr + (b.to(tl.int64) * q_len * Hq + h) * DV, Hq * DV, out, q_start, q_len, DV)
+    store_rows(out_ptr + ((b.to(tl.int64) * q_total + q_offset) * Hq + h) * DV, Hq * DV, out, q_start, q_len, DV)
     # [BLOCK_M]
     lse = tl.where(l == 0, float("inf"), m + tl.log2(l))
-    tl.store(lse_ptr + (b.to(tl.int64) * Hq + h) * q_len + row, lse, mask=row < q_len)
+    tl.store(lse_ptr + (b.to(tl.int64) * Hq + h) * q_total + q_offset + row, lse, mask=row < q_len)
 
 
 @triton.jit
@@ -315,18 +337,18 @@ def accumulate_dkdv(
     BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
     """Accumulate dK and dV of a tile of keys over one tile of queries."""
-    q_desc, dout_desc, lse_desc, delta_desc, row_base, b, h, q_len = queries
+    q_desc, dout_desc, lse_desc, delta_desc, row_base, b, q_offset, h, q_len = queries
     (
-        k_len, scale, k_pos, in_distance_score_base, in_distance_score_stride_query,
+        q_begin, scale, k_pos, in_distance_score_base, in_distance_score_stride_query,
         in_distance_score_stride_entry
     ) = terms  # fmt: skip
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
-    q_pos = row + (k_len - q_len)
+    q_pos = row + q_begin
     # [BLOCK_M, BLOCK_D]
-    q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
+    q_tile = load_tile(q_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
     # [BLOCK_M, BLOCK_DV]
-    dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
+    dout_tile = load_tile(dout_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION) * scale  # [BLOCK_N, BLOCK_M]
     in_distance_score_at_query = within(row[None, :], q_len)
     in_distance_score_at_entry = within(tl.minimum(tl.maximum(k_pos[:, None] - q_pos[None, :] + 16, 0), 32), 33)
@@ -355,25 +377,30 @@ def accumulate_dkdv(
     return dk, dv
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def backward_dkv(
-    q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, dk_ptr, dv_ptr, scale, in_distance_score_ptr, q_len,
-    k_len, Hq, in_distance_score_stride_batch, in_distance_score_stride_head, in_distance_score_stride_query,
-    in_distance_score_stride_entry, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
-    TILE_AXIS: tl.constexpr
+    q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, dk_ptr, dv_ptr, entries_ptr, scale,
+    in_distance_score_ptr, q_total, k_total, Hq, in_distance_score_stride_batch, in_distance_score_stride_head,
+    in_distance_score_stride_query, in_distance_score_stride_entry, D: tl.constexpr, DV: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of one tile of keys of one head."""
     tile = tl.program_id(TILE_AXIS)
     b, h = batch_and_head(Hq, TILE_AXIS)
     k_start = tile * BLOCK_N
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    if entries_ptr is not None:
+        if k_start >= k_len:
+            return
     # [BLOCK_N]
     k_pos = k_start + tl.arange(0, BLOCK_N)
+    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
 
     # [BLOCK_N, BLOCK_D]
-    k_tile = load_tile(k_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_D)
+    k_tile = load_tile(k_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
     # [BLOCK_N, BLOCK_DV]
-    v_tile = load_tile(v_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_DV)
+    v_tile = load_tile(v_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     # [BLOCK_N, BLOCK_D]
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     # [BLOCK_N, BLOCK_DV]
@@ -381,15 +408,16 @@ def backward_dkv(
     first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
     # one head: without a loop around it the compiler makes slower code of 256 columns
     for _ in tl.range(h, h + 1):
-        row_base = (b.to(tl.int64) * Hq + h) * q_len
+        row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
         in_distance_score_base = (
             in_distance_score_ptr
             + tl.cast(b, tl.int64) * in_distance_score_stride_batch
             + tl.cast(h, tl.int64) * in_distance_score_stride_head
+            + tl.cast(q_offset, tl.int64) * in_distance_score_stride_query
         )
-        queries = (q_desc, dout_desc, lse_desc, delta_desc, row_base, b, h, q_len)
+        queries = (q_desc, dout_desc, lse_desc, delta_desc, row_base, b, q_offset, h, q_len)
         terms = (
-            k_len, scale, k_pos, in_distance_score_base, in_distance_score_stride_query,
+            q_begin, scale, k_pos, in_distance_score_base, in_distance_score_stride_query,
             in_distance_score_stride_entry
         )  # fmt: skip
         for i in tl.range(full_last, last):
@@ -403,7 +431,7 @@ def backward_dkv(
                 dk, dv, k_tile, v_tile, q_start, queries, terms, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=False
             )  # fmt: skip
 
-    first_row = b.to(tl.int64) * k_len * Hq + h
+    first_row = (b.to(tl.int64) * k_total + k_offset) * Hq + h
     store_rows(dk_ptr + first_row * D, Hq * D, dk * scale, k_start, k_len, D)
     store_rows(dv_ptr + first_row * DV, Hq * DV, dv, k_start, k_len, DV)
 
@@ -414,7 +442,7 @@ def accumulate_dq(
     BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
     """Accumulate dQ of a tile of queries over one tile of keys."""
-    k_desc, v_desc, b, h, k_len = keys
+    k_desc, v_desc, b, k_offset, h, k_len = keys
     (
         scale, row, q_pos, q_len, in_distance_score_base, in_distance_score_stride_query,
         in_distance_score_stride_entry, in_distance_score_at_sum_ptr, in_distance_score_at_sum_row
@@ -422,9 +450,9 @@ def accumulate_dq(
     # [BLOCK_N]
     k_pos = k_start + tl.arange(0, BLOCK_N)
     # [BLOCK_N, BLOCK_D]
-    k_tile = load_tile(k_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_D)
+    k_tile = load_tile(k_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
     # [BLOCK_N, BLOCK_DV]
-    v_tile = load_tile(v_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_DV)
+    v_tile = load_tile(v_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
     in_distance_score_at_query = within(row[:, None], q_len)
     in_distance_score_at_entry = within(tl.minimum(tl.maximum(k_pos[None, :] - q_pos[:, None] + 16, 0), 32), 33)
@@ -452,10 +480,10 @@ def accumulate_dq(
     return dq
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def backward_dq(
-    q_desc, k_desc, v_desc, out_desc, dout_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr, scale,
-    in_distance_score_ptr, in_distance_score_at_sum_ptr, q_len, k_len, Hq, in_distance_score_stride_batch,
+    q_desc, k_desc, v_desc, out_desc, dout_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr, entries_ptr, scale,
+    in_distance_score_ptr, in_distance_score_at_sum_ptr, q_total, k_total, Hq, in_distance_score_stride_batch,
     in_distance_score_stride_head, in_distance_score_stride_query, in_distance_score_stride_entry,
     D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
@@ -464,23 +492,29 @@ def backward_dq(
     tile = tl.program_id(TILE_AXIS)
     b, h = batch_and_head(Hq, TILE_AXIS)
     q_start = tile * BLOCK_M
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+    if entries_ptr is not None:
+        if q_start >= q_len:
+            return
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
-    q_pos = row + (k_len - q_len)
+    q_pos = row + q_begin
     in_distance_score_base = (
         in_distance_score_ptr
         + tl.cast(b, tl.int64) * in_distance_score_stride_batch
         + tl.cast(h, tl.int64) * in_distance_score_stride_head
+        + tl.cast(q_offset, tl.int64) * in_distance_score_stride_query
     )
 
     # [BLOCK_M, BLOCK_D]
-    q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
+    q_tile = load_tile(q_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
     # [BLOCK_M, BLOCK_DV]
-    dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
-    out_tile = load_tile(out_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
+    dout_tile = load_tile(dout_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
+    out_tile = load_tile(out_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
     # [BLOCK_M]
     delta = tl.sum(out_tile.to(tl.float32) * dout_tile.to(tl.float32), 1)
-    row_base = (b.to(tl.int64) * Hq + h) * q_len
+    row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
     if dlse_ptr is not None:
         # as if every score were taken once more: its weight is the derivative of the LSE
         delta -= tl.load(dlse_ptr + row_base + row, mask=row < q_len, other=0.0) * LOG2E
@@ -490,7 +524,7 @@ def backward_dq(
     # [BLOCK_M, BLOCK_D]
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     in_distance_score_at_sum_row = row_base + row
-    keys = (k_desc, v_desc, b, h, k_len)
+    keys = (k_desc, v_desc, b, k_offset, h, k_len)
     terms = (
         scale, row, q_pos, q_len, in_distance_score_base, in_distance_score_stride_query,
         in_distance_score_stride_entry, in_distance_score_at_sum_ptr, in_distance_score_at_sum_row
@@ -509,5 +543,5 @@ def backward_dq(
             mixed=False
         )  # fmt: skip
 
-    first_row = b.to(tl.int64) * q_len * Hq + h
+    first_row = (b.to(tl.int64) * q_total + q_offset) * Hq + h
     store_rows(dq_ptr + first_row * D, Hq * D, dq * scale, q_start, q_len, D)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3f6ce5aa9bde7624
-#   text hash     357143c5dbcc6b21
+#   content hash  42f9c020fd7eb400
+#   text hash     2fbdc403d2304cb5
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -18,7 +18,7 @@ import torch
 pytest.register_assert_rewrite(f"{__package__}.checks")
 
 from . import checks
-from .checks import Case, TestAnyVariant, TestBackward  # pytest collects their tests here
+from .checks import Case, TestAnyVariant, TestBackward, TestLengths  # pytest collects their tests here
 
 PACKED = False
 GRADIENTS = ("q", "k", "v", "distance_score")

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3f6ce5aa9bde7624
-#   text hash     5bff739c4f1a578a
+#   content hash  42f9c020fd7eb400
+#   text hash     42952d33c3516474
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

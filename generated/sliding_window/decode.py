@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4199568d154d7123
-#   text hash     ff35d161cb40b5ec
+#   content hash  f1c95dab1fb50b46
+#   text hash     1c23567c1624c56f
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4199568d154d7123
-#   text hash     3d4a7f9893e3e14c
+#   content hash  f1c95dab1fb50b46
+#   text hash     304f3c6a5ee27af9
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4199568d154d7123
-#   text hash     e6b1b89d3dfc8bbd
+#   content hash  f1c95dab1fb50b46
+#   text hash     c0a08ab65fdca499
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d5e97dd98e99426e
-#   text hash     0bd78686c4f3aa3b
+#   content hash  d87578d54ba1ffe9
+#   text hash     4dda0a5c13943338
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d5e97dd98e99426e
-#   text hash     6ffb53791edd5ebf
+#   content hash  d87578d54ba1ffe9
+#   text hash     f8be0d47ff379501
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

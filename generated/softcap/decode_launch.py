@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d5e97dd98e99426e
-#   text hash     d13806ec1c121bbb
+#   content hash  d87578d54ba1ffe9
+#   text hash     f01fb923ec0b1654
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

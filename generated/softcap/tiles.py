@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d5e97dd98e99426e
-#   text hash     649017c0bfe30754
+#   content hash  d87578d54ba1ffe9
+#   text hash     52df8f06413f9a22
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

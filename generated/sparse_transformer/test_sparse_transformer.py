@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a9750b4ecad93bfa
-#   text hash     ff5726a79686ba0a
+#   content hash  f80c153f1a572d1f
+#   text hash     3b84801931da6e64
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -20,7 +20,7 @@ import torch
 pytest.register_assert_rewrite(f"{__package__}.checks")
 
 from . import checks
-from .checks import Case, TestAnyVariant, TestBackward  # pytest collects their tests here
+from .checks import Case, TestAnyVariant, TestBackward, TestLengths  # pytest collects their tests here
 
 import triton
 import triton.language as tl
@@ -90,8 +90,9 @@ def key_tiles_found(found_ptr, q_len, k_len, TILE: tl.constexpr, BLOCK: tl.const
 @triton.jit
 def query_tiles_found(found_ptr, q_len, k_len, TILE: tl.constexpr, BLOCK: tl.constexpr, COUNT: tl.constexpr):
     """The tiles that each tile of keys visits."""
+    q_begin = k_len - q_len
     k_first, k_last = checks.rows_of_tiles(0, k_len, TILE, COUNT)
-    found = query_tiles(k_first, k_last, q_len, k_len, BLOCK)
+    found = query_tiles(k_first, k_last, q_len, k_len, q_begin, BLOCK)
     checks.store_range(found_ptr, 0, found, COUNT)
 
 

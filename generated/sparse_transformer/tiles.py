@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a9750b4ecad93bfa
-#   text hash     80c4623d01ec0068
+#   content hash  f80c153f1a572d1f
+#   text hash     423a353413708839
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  baa89ba1992ae88f
-#   text hash     0d64ea04a9e7ff0d
+#   content hash  01184db9d8686fe3
+#   text hash     1bf91e5a43f667b2
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

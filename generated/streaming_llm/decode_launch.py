@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  baa89ba1992ae88f
-#   text hash     68149c179749b3c7
+#   content hash  01184db9d8686fe3
+#   text hash     2db40baa2aa97e91
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

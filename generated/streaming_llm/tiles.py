@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  baa89ba1992ae88f
-#   text hash     27581788dc4b02c7
+#   content hash  01184db9d8686fe3
+#   text hash     eae0c2c0a6221b71
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d916d9e51558a273
-#   text hash     0b365d69572f70d3
+#   content hash  0bb087d32944452d
+#   text hash     b65a1092efa44ff2
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f2e555652991b7a7
-#   text hash     52fc0a321d278f55
+#   content hash  ac654947c73807b5
+#   text hash     e830dbb0166125ed
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

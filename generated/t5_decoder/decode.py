@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f2e555652991b7a7
-#   text hash     7ef65ff38347653a
+#   content hash  ac654947c73807b5
+#   text hash     bbb24f1dd21bb1e3
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

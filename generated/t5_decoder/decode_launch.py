@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f2e555652991b7a7
-#   text hash     a9ea2321539b81b0
+#   content hash  ac654947c73807b5
+#   text hash     2c616640d4428b04
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f2e555652991b7a7
-#   text hash     ebb12f9d09168141
+#   content hash  ac654947c73807b5
+#   text hash     1f249dcdf6e21971
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

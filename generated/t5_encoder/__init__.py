@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  67cb4bf2a95f9f69
-#   text hash     940c6ca09dc348d5
+#   content hash  bccff59522eb5e20
+#   text hash     54baaa471e731cd3
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

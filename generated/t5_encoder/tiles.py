@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  67cb4bf2a95f9f69
-#   text hash     6d021213920df28e
+#   content hash  bccff59522eb5e20
+#   text hash     589c188eca532546
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f16b74915cd57da1
-#   text hash     d2a51e2c0c231a7f
+#   content hash  07fc069e43a57e88
+#   text hash     0cc07135d613d368
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

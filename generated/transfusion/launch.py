@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f16b74915cd57da1
-#   text hash     fb505fb198f14a98
+#   content hash  07fc069e43a57e88
+#   text hash     ef2191ad4e2f136e
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -13,10 +13,10 @@ from . import kernels, runtime, tiles
 LOG2E = kernels.LOG2E.value
 
 
-def attend(q, k, v, cos, sin, positions, in_image, scale):
+def attend(q, k, v, entries, cos, sin, positions, in_image, scale):
     """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
     # -inf * 0 would be NaN where the kernels apply the scale
-    return _attend(q, k, v, cos, sin, positions, in_image, max(scale, 1e-37))[:2]
+    return _attend(q, k, v, entries, cos, sin, positions, in_image, max(scale, 1e-37))[:2]
 
 
 def natural(lse):
@@ -26,56 +26,63 @@ def natural(lse):
 
 @runtime.Operator
 def _attend(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor,
-    positions: torch.Tensor | None, in_image: torch.Tensor, scale: float,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, entries: torch.Tensor | None, cos: torch.Tensor,
+    sin: torch.Tensor, positions: torch.Tensor | None, in_image: torch.Tensor, scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    out, lse = _outputs(q, v)
+    out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf")), *_empty_ranges(q, k), runtime.empty_rows(q), runtime.empty_rows(k)
-    cache = runtime.LaunchCache.of("attend", q, k, v, cos, sin, positions, in_image)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, cos, sin, positions, in_image)
     q_turned, k_turned = runtime.empty_rows(q), runtime.empty_rows(k)
-    _turn(cache, q, k, q_turned, k_turned, cos, sin, positions)
+    _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions)
     q, k = q_turned, k_turned
     q, k, v = cache.readable(q, k, v)
-    key_ranges, query_ranges = _ranges(cache, q, k, cos, sin, positions, in_image, scale)
+    key_ranges, query_ranges = _ranges(cache, q, k, entries, cos, sin, positions, in_image, scale)
 
     def launch(block_m, block_n, warps, stages, kernels=kernels):
         runtime.launch(
-            cache, kernels.forward, (block_m, block_n), (q, k, v, out, lse, float(scale), in_image, key_ranges),
+            cache, kernels.forward, (block_m, block_n),
+            (q, k, v, out, lse, entries, float(scale), in_image, key_ranges),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
-                _common(q, k, v, cos, sin, positions, in_image, key_ranges, block_m, block_n),
+                _common(q, k, v, entries, cos, sin, positions, in_image, key_ranges, block_m, block_n),
                 TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1])
+    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1], entries)
     return out, lse, key_ranges, query_ranges, q_turned, k_turned
 
 
-def _outputs(q, v):
+def _outputs(q, v, entries):
     batch, rows, heads, _ = q.shape
+    if entries is not None:
+        # no program writes rows that are left out
+        lse = q.new_full((batch, heads, rows), float("inf"), dtype=torch.float32)
+        return q.new_zeros(batch, rows, heads, v.shape[-1]), lse
     lse = q.new_empty(batch, heads, rows, dtype=torch.float32)
     return q.new_empty(batch, rows, heads, v.shape[-1]), lse
 
 
 @_attend.register_fake
-def _(q, k, v, cos, sin, positions, in_image, scale):
-    return *_outputs(q, v), *_empty_ranges(q, k), runtime.empty_rows(q), runtime.empty_rows(k)
+def _(q, k, v, entries, cos, sin, positions, in_image, scale):
+    return *_outputs(q, v, entries), *_empty_ranges(q, k), runtime.empty_rows(q), runtime.empty_rows(k)
 
 
-def _common(q, k, v, cos, sin, positions, in_image, key_ranges, block_m, block_n):
+def _common(q, k, v, entries, cos, sin, positions, in_image, key_ranges, block_m, block_n):
     """Values that several kernels take alike, by parameter: a launch hands on those that its kernel has."""
     return dict(
-        q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
-        v_desc=runtime.tile_source(v, block_n), q_len=q.shape[1], k_len=k.shape[1], Hq=q.shape[-2],
-        in_image_stride_batch=runtime.stride(in_image, 0), in_image_stride_token=runtime.stride(in_image, 1),
-        q_parts=key_ranges.shape[1], GROUP=q.shape[-2] // k.shape[-2], DV=v.shape[-1], BLOCK_M=block_m,
-        BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v),
-        PRECISION=runtime.precision(q), cos_stride_row=cos.stride(0), cos_stride_column=cos.stride(1),
-        sin_stride_row=sin.stride(0), sin_stride_column=sin.stride(1),
-        positions_stride_batch=runtime.stride(positions, 0), positions_stride_token=runtime.stride(positions, 1),
-        position_end=cos.shape[0], D=q.shape[-1], PAIRS=cos.shape[1], BLOCK_PAIRS=runtime.power_of_2(cos.shape[1]),
+        q_desc=runtime.tile_source(q, block_m, entries is None),
+        k_desc=runtime.tile_source(k, block_n, entries is None),
+        v_desc=runtime.tile_source(v, block_n, entries is None), q_total=q.shape[1], k_total=k.shape[1],
+        Hq=q.shape[-2], in_image_stride_batch=runtime.stride(in_image, 0),
+        in_image_stride_token=runtime.stride(in_image, 1), q_parts=key_ranges.shape[1],
+        GROUP=q.shape[-2] // k.shape[-2], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
+        BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v), PRECISION=runtime.precision(q),
+        cos_stride_row=cos.stride(0), cos_stride_column=cos.stride(1), sin_stride_row=sin.stride(0),
+        sin_stride_column=sin.stride(1), positions_stride_batch=runtime.stride(positions, 0),
+        positions_stride_token=runtime.stride(positions, 1), position_end=cos.shape[0], D=q.shape[-1],
+        PAIRS=cos.shape[1], BLOCK_PAIRS=runtime.power_of_2(cos.shape[1]),
     )  # fmt: skip
 
 
@@ -83,21 +90,25 @@ def _common(q, k, v, cos, sin, positions, in_image, key_ranges, block_m, block_n
 def _differentiate(
     out: torch.Tensor, lse: torch.Tensor, dout: torch.Tensor, dlse: torch.Tensor | None, wanted: list[bool],
     key_ranges: torch.Tensor, query_ranges: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
-    cos: torch.Tensor, sin: torch.Tensor, positions: torch.Tensor | None, in_image: torch.Tensor, scale: float,
+    entries: torch.Tensor | None, cos: torch.Tensor, sin: torch.Tensor, positions: torch.Tensor | None,
+    in_image: torch.Tensor, scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     if out.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in runtime.empty_gradients(wanted, q, k, v))
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v)
+    if entries is not None:
+        # no program writes rows that are left out
+        dq, dk, dv = gradients = [x.zero_() for x in gradients]
     cache = runtime.LaunchCache.of(
-        "differentiate", q, k, v, cos, sin, positions, in_image, out, dout, lse.data_ptr() % 16, dlse is None,
-        *wanted,
+        "differentiate", q, k, v, entries, cos, sin, positions, in_image, out, dout, lse.data_ptr() % 16,
+        dlse is None, *wanted,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
-    if runtime.differentiated(  # on Hopper GPUs, all at once
-        cache, tiles, wanted[:3], k.shape[1], q, k, v, cos, sin, positions, in_image, key_ranges, query_ranges,
-        scale, out, lse, dout, dlse, delta, dq, dk, dv,
+    if entries is None and runtime.differentiated(  # on Hopper GPUs, all at once
+        cache, tiles, wanted[:3], k.shape[1], q, k, v, entries, cos, sin, positions, in_image, key_ranges,
+        query_ranges, scale, out, lse, dout, dlse, delta, dq, dk, dv,
     ):  # fmt: skip
         return tuple(gradients)
 
@@ -106,16 +117,18 @@ def _differentiate(
     def launch(block_m, block_n, warps, stages):
         runtime.launch(
             cache, kernels.backward_dq, (block_m, block_n),
-            (q, k, v, out, dout, dq, lse, dlse, delta, float(scale), in_image, key_ranges, cos, sin, positions),
+            (q, k, v, out, dout, dq, lse, dlse, delta, entries, float(scale), in_image, key_ranges, cos, sin,
+             positions),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
-                _common(q, k, v, cos, sin, positions, in_image, key_ranges, block_m, block_n),
-                out_desc=runtime.tile_source(out, block_m), dout_desc=runtime.tile_source(dout, block_m),
+                _common(q, k, v, entries, cos, sin, positions, in_image, key_ranges, block_m, block_n),
+                out_desc=runtime.tile_source(out, block_m, entries is None),
+                dout_desc=runtime.tile_source(dout, block_m, entries is None),
                 TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1])
+    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1], entries)
 
     if wanted[1] or wanted[2]:
         dk = dk if wanted[1] else runtime.empty_like(k)
@@ -124,17 +137,20 @@ def _differentiate(
         def launch(block_m, block_n, warps, stages):
             runtime.launch(
                 cache, kernels.backward_dkv, (block_m, block_n),
-                (q, k, v, dout, lse, delta, dk, dv, float(scale), in_image, query_ranges, cos, sin, positions),
+                (q, k, v, dout, lse, delta, dk, dv, entries, float(scale), in_image, query_ranges, cos, sin,
+                 positions),
                 grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout),
                 from_shapes=lambda: dict(
-                    _common(q, k, v, cos, sin, positions, in_image, key_ranges, block_m, block_n),
-                    dout_desc=runtime.tile_source(dout, block_m), lse_desc=runtime.vector_source(lse, block_m),
-                    delta_desc=runtime.vector_source(delta, block_m), k_parts=query_ranges.shape[1],
-                    TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), num_warps=warps, num_stages=stages,
+                    _common(q, k, v, entries, cos, sin, positions, in_image, key_ranges, block_m, block_n),
+                    dout_desc=runtime.tile_source(dout, block_m, entries is None),
+                    lse_desc=runtime.vector_source(lse, block_m if entries is None else None),
+                    delta_desc=runtime.vector_source(delta, block_m if entries is None else None),
+                    k_parts=query_ranges.shape[1], TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), num_warps=warps,
+                    num_stages=stages,
                 ),
             )  # fmt: skip
 
-        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1])
+        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1], entries)
     return tuple(gradients)
 
 
@@ -143,19 +159,19 @@ def _(out, lse, dout, dlse, wanted, key_ranges, query_ranges, *inputs):
     return tuple(runtime.empty_gradients(wanted, *inputs[:3]))
 
 
-_attend.register_gradients(_differentiate, learned=(0, 1, 2), tensors=7, remade=2)
+_attend.register_gradients(_differentiate, learned=(0, 1, 2), tensors=8, remade=2)
 
 
-def _bounds(cache, q, k, cos, sin, positions, in_image, scale, block_m, block_n):
+def _bounds(cache, q, k, entries, cos, sin, positions, in_image, scale, block_m, block_n):
     """What masks read along each tile, at least and at most, and how many tiles there are."""
     q_tiles, k_tiles = runtime.cdiv(q.shape[1], block_m), runtime.cdiv(k.shape[1], block_n)
     q_bounds = q.new_empty(q.shape[0], q_tiles, 2, dtype=torch.int32)
     k_bounds = q.new_empty(q.shape[0], k_tiles, 2, dtype=torch.int32)
     runtime.launch(
-        cache, kernels.bounds, (block_m, block_n), (q_bounds, k_bounds, in_image),
+        cache, kernels.bounds, (block_m, block_n), (q_bounds, k_bounds, entries, in_image),
         grid=lambda: ((q_tiles + k_tiles) * q.shape[0],),
         from_shapes=lambda: dict(
-            q_tiles=q_tiles, k_tiles=k_tiles, q_len=q.shape[1], k_len=k.shape[1],
+            q_tiles=q_tiles, k_tiles=k_tiles, q_total=q.shape[1], k_total=k.shape[1],
             in_image_stride_batch=runtime.stride(in_image, 0), in_image_stride_token=runtime.stride(in_image, 1),
             BLOCK_M=block_m, BLOCK_N=block_n,
         ),
@@ -170,26 +186,28 @@ def _empty_ranges(q, k):
     return key_ranges, query_ranges
 
 
-def _ranges(cache, q, k, cos, sin, positions, in_image, scale):
+def _ranges(cache, q, k, entries, cos, sin, positions, in_image, scale):
     """The parts of keys that each part of queries needs, and those of queries for keys."""
     block_m = block_n = kernels.GRAIN.value
-    q_bounds, k_bounds, q_tiles, k_tiles = _bounds(cache, q, k, cos, sin, positions, in_image, scale, block_m, block_n)
+    q_bounds, k_bounds, q_tiles, k_tiles = _bounds(
+        cache, q, k, entries, cos, sin, positions, in_image, scale, block_m, block_n
+    )
     key_ranges, query_ranges = _empty_ranges(q, k)
     runtime.launch(
-        cache, kernels.ranges, (block_m, block_n), (key_ranges, query_ranges, q_bounds, k_bounds),
+        cache, kernels.ranges, (block_m, block_n), (key_ranges, query_ranges, q_bounds, k_bounds, entries),
         grid=lambda: ((q_tiles + k_tiles) * q.shape[0],),
         from_shapes=lambda: dict(
-            q_tiles=q_tiles, k_tiles=k_tiles, q_len=q.shape[1], k_len=k.shape[1], BLOCK_M=block_m, BLOCK_N=block_n,
+            q_tiles=q_tiles, k_tiles=k_tiles, q_total=q.shape[1], k_total=k.shape[1], BLOCK_M=block_m, BLOCK_N=block_n,
         ),
     )  # fmt: skip
     return key_ranges, query_ranges
 
 
-def _turn(cache, q, k, q_turned, k_turned, cos, sin, positions):
+def _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions):
     """Turns q and k by the angles of their positions."""
     block_t = 32
     runtime.launch(
-        cache, kernels.rotate, (block_t,), (q, q_turned, k, k_turned, cos, sin, positions),
+        cache, kernels.rotate, (block_t,), (q, q_turned, k, k_turned, cos, sin, positions, entries),
         grid=lambda: (runtime.cdiv(max(q.shape[1], k.shape[1]), block_t) * q.shape[0] * (q.shape[-2] + k.shape[-2]),),
         from_shapes=lambda: dict(
             q_stride_batch=q.stride(0), q_stride_token=q.stride(1), q_stride_head=q.stride(2),
@@ -200,8 +218,8 @@ def _turn(cache, q, k, q_turned, k_turned, cos, sin, positions):
             k_turned_stride_token=k_turned.stride(1), k_turned_stride_head=k_turned.stride(2),
             cos_stride_row=cos.stride(0), cos_stride_column=cos.stride(1), sin_stride_row=sin.stride(0),
             sin_stride_column=sin.stride(1), positions_stride_batch=runtime.stride(positions, 0),
-            positions_stride_token=runtime.stride(positions, 1), position_end=cos.shape[0], q_len=q.shape[1],
-            k_len=k.shape[1], Hq=q.shape[-2], Hkv=k.shape[-2],
+            positions_stride_token=runtime.stride(positions, 1), position_end=cos.shape[0], q_total=q.shape[1],
+            k_total=k.shape[1], Hq=q.shape[-2], Hkv=k.shape[-2],
             tiles=runtime.cdiv(max(q.shape[1], k.shape[1]), block_t), PAIRS=cos.shape[1], BLOCK_T=block_t,
             BLOCK_PAIRS=runtime.power_of_2(cos.shape[1]),
         ),

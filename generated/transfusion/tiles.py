@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f16b74915cd57da1
-#   text hash     33e38342c5cf5037
+#   content hash  07fc069e43a57e88
+#   text hash     0fd89b32f9aaa60d
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  13adbb376e9f3970
-#   text hash     dcda493c9d618250
+#   content hash  b00f221a346a27e3
+#   text hash     d8c556ff74e124f7
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

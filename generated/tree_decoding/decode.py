@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  13adbb376e9f3970
-#   text hash     43be0c08cdf03c86
+#   content hash  b00f221a346a27e3
+#   text hash     0027132280cd436e
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  13adbb376e9f3970
-#   text hash     ed6efa7bf8acaed9
+#   content hash  b00f221a346a27e3
+#   text hash     c4bf4a49bc2a1dc7
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -128,8 +128,8 @@ def attend(
         v_scale_stride_token
     ) = keys  # fmt: skip
     (
-        scale_log2, q_pos, q_len, in_tree_mask_ptr, in_tree_mask_stride_batch, in_tree_mask_stride_query0,
-        in_tree_mask_stride_query1
+        scale_log2, q_pos, q_len, q_begin, in_tree_mask_ptr, in_tree_mask_stride_batch,
+        in_tree_mask_stride_query0, in_tree_mask_stride_query1
     ) = terms  # fmt: skip
     # [BLOCK_N]
     k_pos = k_start + tl.arange(0, BLOCK_N)
@@ -149,8 +149,8 @@ def attend(
     score = score * scale_log2
     if mixed:
         keep = inside[None, :]
-        in_tree_mask_at_query0 = within(q_pos[:, None] - (k_len - q_len), q_len)
-        in_tree_mask_at_query1 = within(k_pos[None, :] - (k_len - q_len), q_len)
+        in_tree_mask_at_query0 = within(q_pos[:, None] - q_begin, q_len)
+        in_tree_mask_at_query1 = within(k_pos[None, :] - q_begin, q_len)
         # [BLOCK_M, BLOCK_N]
         in_tree_mask_at = tl.load(
             in_tree_mask_ptr
@@ -201,11 +201,12 @@ def attend_split(
     if k_scale_ptr is not None:
         k_scale_ptr += b.to(tl.int64) * k_scale_stride_sequence + kv_h.to(tl.int64) * k_scale_stride_head
         v_scale_ptr += b.to(tl.int64) * v_scale_stride_sequence + kv_h.to(tl.int64) * v_scale_stride_head
+    q_begin = k_len - q_len
     # [BLOCK_M]
     place = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     row = tl.minimum(place // GROUP, q_len - 1)
     h = kv_h * GROUP + place % GROUP
-    q_pos = row + (k_len - q_len)
+    q_pos = row + q_begin
     scale_log2 = scale * LOG2E
 
     q_place = (token + row).to(tl.int64) * q_stride_token + h.to(tl.int64) * q_stride_head
@@ -230,8 +231,8 @@ def attend_split(
         v_scale_stride_token
     )  # fmt: skip
     terms = (
-        scale_log2, q_pos, q_len, in_tree_mask_ptr, in_tree_mask_stride_batch, in_tree_mask_stride_query0,
-        in_tree_mask_stride_query1
+        scale_log2, q_pos, q_len, q_begin, in_tree_mask_ptr, in_tree_mask_stride_batch,
+        in_tree_mask_stride_query0, in_tree_mask_stride_query1
     )  # fmt: skip
     for i in tl.range(first, last):
         k_start = i * BLOCK_N

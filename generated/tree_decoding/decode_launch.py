@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  13adbb376e9f3970
-#   text hash     2f5a088f3338a86c
+#   content hash  b00f221a346a27e3
+#   text hash     28d63057190435cb
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

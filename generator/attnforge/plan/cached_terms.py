@@ -11,7 +11,7 @@ from ..expressions.tree import Node
 from .access import CASTS, Access, Site
 from .kernel_terms import KernelTerms
 from .paged import PAGED
-from .positions import ENDS_TOGETHER
+from .positions import FIRST
 from .sides import SIDES, Side
 from .statements import Statement, serving
 
@@ -112,7 +112,7 @@ class CachedTerms(KernelTerms):
             return f"tl.maximum(q_pos, 0){_ROWS}"
         count = {"size": str(axis.size), "query": "q_len"}.get(axis.kind, "k_len")
         if axis.kind == "query":
-            index = Node("-", (index, ENDS_TOGETHER.first), None, "int")
+            index = Node("-", (index, FIRST), None, "int")
         return f"within({self.text(whole_numbers.shortened(self.beside_tiles(index), self.limits))}, {count})"
 
 

@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ...language.spec import Spec
-from .. import cached_arguments, rotation, softmax, tile_ranges
+from .. import cached_arguments, positions, rotation, softmax, tile_ranges
 from ..analysis import Analysis, analyse
 from ..arguments import Argument
 from ..cached_arguments import CachedArgument
 from ..cached_terms import CachedTerms
 from ..paged import PAGED, decoded
 from ..parameters import Function, Kernel, Parameter, Step, jitted
-from ..positions import ENDS_TOGETHER
 from ..shared_parameters import SharedParameters
 from ..statements import Block, Branch, Call, Comment, Loop, Statement, lines, names, needed, reads, targets
 from ..tile_ranges import TileRange
@@ -70,7 +69,7 @@ class KeySpan:
     @property
     def body(self) -> tuple[Statement, ...]:
         """Its statements; a span begins where the one before it ends, at the earliest."""
-        found = [Statement("shift", ENDS_TOGETHER.shift)] if self.tiles.shifted else []
+        found: list[Statement] = []
         several = len(self.tiles.ends) > 1
         for n, ends in enumerate(self.tiles.ends):
             number = str(n) if several else ""
@@ -375,15 +374,15 @@ def _scales(x: str) -> tuple[Parameter, ...]:
 
 def _rows() -> tuple[Statement, ...]:
     """Tokens, heads and positions of a tile's rows; rows behind the last one read what that one does."""
-    shift = ENDS_TOGETHER.shift
     return (
+        Statement(positions.BEGIN, "k_len - q_len"),
         Statement("place", "tile * BLOCK_M + tl.arange(0, BLOCK_M)", shape="[BLOCK_M]"),
         Statement("row", "tl.minimum(place // GROUP, q_len - 1)", shape="[BLOCK_M]"),
         Statement("own_row", "row if cu_seqlens_q_ptr is None else token + row", shape="[BLOCK_M]"),
         Statement("h", "kv_h * GROUP + place % GROUP", shape="[BLOCK_M]"),
-        Statement("q_pos", ENDS_TOGETHER.of("row"), shape="[BLOCK_M]"),
-        Statement("q_first", f"tile * BLOCK_M // GROUP + ({shift})"),
-        Statement("q_last", f"tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // GROUP + ({shift}), k_len - 1)"),
+        Statement("q_pos", positions.of("row"), shape="[BLOCK_M]"),
+        Statement("q_first", positions.of("tile * BLOCK_M // GROUP")),
+        Statement("q_last", f"tl.minimum({positions.of('(tile * BLOCK_M + BLOCK_M - 1) // GROUP')}, k_len - 1)"),
     )
 
 

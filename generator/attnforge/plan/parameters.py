@@ -21,7 +21,8 @@ class Parameter:
     given: str
     block: tuple[str, ...] = ()  # rows and columns of tiles; of rows, how many
     element: str = "fp32"  # of rows
-    condition: str = ""  # text of whether a descriptor can read what is loaded, where calls differ in it
+    # where calls differ in whether a descriptor can read what is loaded: text of whether it can, of tiles: why not
+    condition: str = ""
     own: bool = False  # a whole number that each call gives anew, beside floats and tensors
     written: bool = False  # a tensor that the kernel makes
     absent: bool = False  # a tensor that most calls leave out

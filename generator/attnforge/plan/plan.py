@@ -21,6 +21,7 @@ from .names_in_code import in_code
 from .package_kernels import PackageKernels
 from .parameters import Kernel
 from .sections import Section
+from .statements import names
 from .storage import Storage
 from .tile_ranges import TileRange
 from .tile_states import TileStates
@@ -156,6 +157,14 @@ class Plan:
         return (*self.tensors, *self.storage.limits, *(("_seed_kind(seed)",) if self.spec.dropout else ()))
 
     @property
+    def bounding(self) -> tuple[str, ...]:
+        """What the host needs beside queries and keys to work out which tiles to skip."""
+        kernels = (kernel for kernel in (self.kernels.bounds, self.kernels.ranges) if kernel)
+        texts = (p.value for kernel in kernels for p in kernel.parts)
+        read = names(*texts, *self.storage.longest, self.storage.sequences)
+        return tuple(name for name in (*self.tensors[3:], *self.numbers) if name in read)
+
+    @property
     def given_back(self) -> tuple[str, ...]:
         """What a launch of the whole backward pass is handed: all that it reads, and what it fills in."""
         results = ("out", "lse", "dout", "dlse", "delta", "dq", "dk", "dv")
@@ -217,7 +226,7 @@ class Plan:
         places = {s: 3 + i for i, r in enumerate(self.learned) for s in r.sums}
         idle = [s for r in self.learned for s in r.idle]
         wanted = [*made, *dict.fromkeys(places[s] for s in terms.learned)]
-        lines = [f"{grad} = {grad} if wanted[{i}] else runtime.empty_like({x})" for i, (grad, x) in made.items()]
+        lines = [_with_room(made)] if made else []
         partial: list[tuple[str, str]] = []
         for s in terms.learned:
             form, tie = s.access.form, s.access.tie
@@ -243,6 +252,16 @@ class Plan:
         # the first one makes delta, which the others read
         condition = "" if kernel is self.kernels.own.dq else " or ".join(f"wanted[{i}]" for i in wanted)
         return Pass(kernel, condition, tuple(lines), tuple(partial))
+
+
+def _with_room(made: dict[int, tuple[str, str]]) -> str:
+    """Text that makes room for gradients which a kernel stores, also where nobody wants them."""
+    if len(made) == 1:
+        ((i, (grad, x)),) = made.items()
+        return f"{grad} = {grad} if wanted[{i}] else runtime.empty_like({x})"
+    pairs = ", ".join(f"({grad}, {x})" for grad, x in made.values())
+    names = ", ".join(grad for grad, _ in made.values())
+    return f"{names} = (x if x.numel() else runtime.empty_like(y) for x, y in ({pairs}))"
 
 
 def build(spec: Spec) -> Plan:

@@ -74,7 +74,7 @@ class SharedParameters:
         for name in names:
             x = name.removesuffix("_desc")
             block = rows.get(x, "BLOCK_M"), columns.get(x, "BLOCK_DV")
-            yield Parameter(name, "tiles", x, block, condition=self.storage.whole)
+            yield Parameter(name, "tiles", x, block, condition=self.storage.left_out)
 
     def vectors(self, *names: str) -> Iterable[Parameter]:
         """Vectors with a value for each query, of which steps read a tile's."""

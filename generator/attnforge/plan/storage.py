@@ -33,7 +33,8 @@ class Dense:
     nothing = "out.numel() == 0 or k.numel() == 0"  # text of whether no query sees a key
     # text of whether descriptors can read values of queries by position: from multiples of 16 bytes on
     level = "entries is None and (k.shape[1] - q.shape[1]) % 8 == 0"
-    whole = "entries is None"  # text of whether no row is left out: descriptors cannot mask rows
+    left_out = "entries"  # what tells that rows are left out: descriptors cannot mask rows
+    whole = "entries is None"  # text of whether none is
     drawn = "row + drawn"  # text of the rows by which dropout draws
     # text of the position of the first query
     begin = "k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)"
@@ -159,7 +160,7 @@ class Packed:
     tiled = "q.shape[1] * (q.shape[0] // block_m + cu_seqlens_q.shape[0] - 1) * block_m"
     nothing = "0 in (out.numel(), k.numel(), max_seqlen_q, max_seqlen_k, cu_seqlens_q.shape[0] - 1)"
     level = "cu_seqlens_q.data_ptr() == cu_seqlens_k.data_ptr()"
-    whole = ""
+    left_out = whole = ""
     drawn = "row"
     begin = "k_len - q_len"
 

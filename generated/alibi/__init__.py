@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  58d74508cb38c897
-#   text hash     35be5a72a45d07fd
+#   content hash  b815361a03066bbc
+#   text hash     7a0c817de2a7587e
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  58d74508cb38c897
-#   text hash     5a31c6e48b3c48fd
+#   content hash  b815361a03066bbc
+#   text hash     30f02e94b569c104
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  58d74508cb38c897
-#   text hash     0cd067b1a8fed086
+#   content hash  b815361a03066bbc
+#   text hash     e38b410faad89171
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

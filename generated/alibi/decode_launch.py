@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  58d74508cb38c897
-#   text hash     7f65bbaaca910f88
+#   content hash  b815361a03066bbc
+#   text hash     c930d9e24931312c
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

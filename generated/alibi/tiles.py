@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  58d74508cb38c897
-#   text hash     d54e0511535f5560
+#   content hash  b815361a03066bbc
+#   text hash     a8b552db9d62cb27
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5d8f9c385221b644
-#   text hash     2e173976baa5d9e8
+#   content hash  1f00a81ba488f43b
+#   text hash     3ebc73330c2d1a22
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5d8f9c385221b644
-#   text hash     89855dff60361ad2
+#   content hash  1f00a81ba488f43b
+#   text hash     343444e349c0b083
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

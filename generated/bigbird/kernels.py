@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5d8f9c385221b644
-#   text hash     9041520a48743cc0
+#   content hash  1f00a81ba488f43b
+#   text hash     218e7204fb8f4c3a
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 
@@ -281,7 +281,6 @@ def query_states(
     k_first,
     k_last,
     q_len,
-    k_len,
     q_begin,
     in_block_mask_base,
     in_block_mask_stride_query,
@@ -602,7 +601,6 @@ def backward_dkv(
                 k_first,
                 k_last,
                 q_len,
-                k_len,
                 q_begin,
                 in_block_mask_base,
                 in_block_mask_stride_query,

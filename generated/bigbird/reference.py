@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5d8f9c385221b644
-#   text hash     d8f81a41ea03f217
+#   content hash  1f00a81ba488f43b
+#   text hash     56f88e51c739a85a
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5d8f9c385221b644
-#   text hash     1e9bad34db72614f
+#   content hash  1f00a81ba488f43b
+#   text hash     673b01ff05190d5c
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

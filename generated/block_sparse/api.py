@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  707c25c22fd3349a
-#   text hash     a6d29b1c7e4a4c4e
+#   content hash  3acc4576e656c2df
+#   text hash     30154c694d6604de
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

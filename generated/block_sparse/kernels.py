@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  707c25c22fd3349a
-#   text hash     ffd999330e3d39dd
+#   content hash  3acc4576e656c2df
+#   text hash     c1635afcc5071006
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 
@@ -257,7 +257,6 @@ def query_states(
     k_first,
     k_last,
     q_len,
-    k_len,
     q_begin,
     in_block_mask_base,
     in_block_mask_stride_query,
@@ -551,7 +550,6 @@ def backward_dkv(
                 k_first,
                 k_last,
                 q_len,
-                k_len,
                 q_begin,
                 in_block_mask_base,
                 in_block_mask_stride_query,

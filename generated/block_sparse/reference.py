@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  707c25c22fd3349a
-#   text hash     39898319c388bb48
+#   content hash  3acc4576e656c2df
+#   text hash     50cc13753c721db2
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

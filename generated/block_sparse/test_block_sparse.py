@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  707c25c22fd3349a
-#   text hash     b9d9542c592caa85
+#   content hash  3acc4576e656c2df
+#   text hash     d0627bebe176a77e
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  707c25c22fd3349a
-#   text hash     b6b3088a86e0b2e0
+#   content hash  3acc4576e656c2df
+#   text hash     5744f658bf09ecb7
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

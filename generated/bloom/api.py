@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3699a841dfad42ca
-#   text hash     9fb219b56e713666
+#   content hash  2ce276360a23d654
+#   text hash     cf9804dc61af2341
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

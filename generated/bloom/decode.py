@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3699a841dfad42ca
-#   text hash     bed77e90fb04b5ab
+#   content hash  2ce276360a23d654
+#   text hash     f1ffe2c28f77db7e
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3699a841dfad42ca
-#   text hash     15faf42a2b0f1af5
+#   content hash  2ce276360a23d654
+#   text hash     a0fea11693df351e
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3699a841dfad42ca
-#   text hash     bd9e373fb8620caa
+#   content hash  2ce276360a23d654
+#   text hash     9cd5261aebb86ee3
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

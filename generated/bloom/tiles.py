@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3699a841dfad42ca
-#   text hash     1cac4d81ac595f4a
+#   content hash  2ce276360a23d654
+#   text hash     e1229f6316c649a0
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

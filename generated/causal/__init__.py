@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9e48684a0944c361
-#   text hash     d07a7cce90176396
+#   content hash  f7a5baa584383fc9
+#   text hash     dc5335d364bc2808
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9e48684a0944c361
-#   text hash     71d4572e41b84a1a
+#   content hash  f7a5baa584383fc9
+#   text hash     3b9b4d9e1f59faa4
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

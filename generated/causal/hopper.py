@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9e48684a0944c361
-#   text hash     93c900631d39ab51
+#   content hash  f7a5baa584383fc9
+#   text hash     5b6c676632bbb62b
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

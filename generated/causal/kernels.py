@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9e48684a0944c361
-#   text hash     3160c7e4090e1946
+#   content hash  f7a5baa584383fc9
+#   text hash     ae9242fd4dc67f6f
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

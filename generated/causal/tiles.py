@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9e48684a0944c361
-#   text hash     026057515c15a4b2
+#   content hash  f7a5baa584383fc9
+#   text hash     dcb006eba38947cb
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

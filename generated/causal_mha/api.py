@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  bf98602214ad2e6d
-#   text hash     44ab85fcad649478
+#   content hash  234a9355c5f15144
+#   text hash     c0ed89d289b98355
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

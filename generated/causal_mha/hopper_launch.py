@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  bf98602214ad2e6d
-#   text hash     32b5a3deff71d2c3
+#   content hash  234a9355c5f15144
+#   text hash     61865f62e38567f0
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py gets."""
 
@@ -20,8 +20,8 @@ def differentiate(
         cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, dlse, delta, entries),
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
-            out_desc=runtime.tile_source(out, block_m, entries is None),
-            dout_desc=runtime.tile_source(dout, block_m, entries is None), q_total=q.shape[1], k_total=k.shape[1],
+            out_desc=runtime.tile_source(out, block_m, entries),
+            dout_desc=runtime.tile_source(dout, block_m, entries), q_total=q.shape[1], k_total=k.shape[1],
             Hq=q.shape[-2], BLOCK_M=block_m, BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v),
             TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
         ),
@@ -31,10 +31,8 @@ def differentiate(
         (q, k, v, dout, dq_sum, lse, delta, dk, dv, entries, float(scale)),
         grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
         from_shapes=lambda: dict(
-            q_desc=runtime.tile_source(q, block_m, entries is None),
-            k_desc=runtime.tile_source(k, block_n, entries is None),
-            v_desc=runtime.tile_source(v, block_n, entries is None),
-            dout_desc=runtime.tile_source(dout, block_m, entries is None),
+            q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
+            v_desc=runtime.tile_source(v, block_n, entries), dout_desc=runtime.tile_source(dout, block_m, entries),
             dq_sum_desc=runtime.fragment_source(dq_sum), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
             D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
             BLOCK_DV=runtime.padded_width(v), STAGES=stages, TILE_AXIS=runtime.tile_axis(k.shape[1], block_n),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  bf98602214ad2e6d
-#   text hash     3f2f2cd212e7d4a7
+#   content hash  234a9355c5f15144
+#   text hash     55c3fdd2408baf4c
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  bf98602214ad2e6d
-#   text hash     138b773e330cf1db
+#   content hash  234a9355c5f15144
+#   text hash     310b8a66ca5c38cb
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6ed5c4ef34cc7def
-#   text hash     5e02f26f42b30b89
+#   content hash  2e455a70599914d2
+#   text hash     20c90cc61276eaaa
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -201,7 +201,6 @@ def work(
             b, h = head // Hq, head % Hq
             q_start = tile * BLOCK_M
             q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
-            q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
             if (half == 0) | (early < tiles - 1 - early):
                 # [64]
                 row = q_start + WORKER * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
@@ -296,7 +295,6 @@ def load_tiles(
             b, h = head // Hq, head % Hq
             q_start = tile * BLOCK_M
             q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
-            q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
             if (half == 0) | (early < tiles - 1 - early):
                 stage = begun % Q_STAGES
                 mbarrier.wait(q_free.index(stage), begun // Q_STAGES & 1 ^ 1)

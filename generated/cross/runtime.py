@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  60b756be4a25d6c9
-#   text hash     a9aaf683f1436347
+#   content hash  c579956a40d0f840
+#   text hash     62257f6d4a357567
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -455,9 +455,20 @@ def empty_like(x):
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-def empty_gradients(wanted, *tensors):
-    """An empty tensor like each tensor whose gradient is wanted, and one of no size for each other."""
-    return [empty_like(x) if want else tensors[0].new_empty(0) for want, x in zip(wanted, tensors)]
+def empty_gradients(wanted, *tensors, entries=None):
+    """An empty tensor like each tensor whose gradient is wanted, and one of no size for each other.
+
+    With `entries` they are 0: no program writes rows that are left out.
+    """
+    found = [empty_like(x) if want else tensors[0].new_empty(0) for want, x in zip(wanted, tensors)]
+    return found if entries is None else [x.zero_() for x in found]
+
+
+def outputs(q, out, lse, entries):
+    """Room for out and the LSE, of these shapes; with `entries` 0 and inf: no program writes rows that are left out."""
+    if entries is None:
+        return q.new_empty(out), q.new_empty(lse, dtype=torch.float32)
+    return q.new_zeros(out), q.new_full(lse, float("inf"), dtype=torch.float32)
 
 
 def aligned_length(count, cu_seqlens):
@@ -499,10 +510,10 @@ def fragment_source(x):
     return TensorDescriptor(x, [x.numel() // 256, 256], [256, 1], [16, 256])
 
 
-def tile_source(x, rows, whole=True):
+def tile_source(x, rows, entries=None):
     """What kernels load tiles of one head by, [rows, columns]: a descriptor, or where the rows of x stand.
 
-    A descriptor leaves out no row before the last: where tiles end sooner, x is not `whole`.
+    A descriptor leaves out no row before the last: with `entries`, tiles end sooner.
     """
     *lead, count, heads, width = x.shape
     *lead_strides, row_stride, head_stride, _ = x.stride()
@@ -511,7 +522,7 @@ def tile_source(x, rows, whole=True):
     strides = *lead_strides, head_stride, row_stride
     # the stride of an axis of size 1 means nothing, but must be a multiple of 16 bytes
     strides = [s if n > 1 else 16 for n, s in zip(sizes, strides)]
-    if whole and copies_tiles(x.device):
+    if entries is None and copies_tiles(x.device):
         # of 192 rows, a third at a time
         return TensorDescriptor(
             x, [*sizes, width], [*strides, 1], [*(1 for _ in lead), 1, rows & -rows, padded_width(x)]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6ed5c4ef34cc7def
-#   text hash     403b58296f8b4747
+#   content hash  2e455a70599914d2
+#   text hash     48ed4052b4193372
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

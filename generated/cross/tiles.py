@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6ed5c4ef34cc7def
-#   text hash     c205afd3cdbdb0b2
+#   content hash  2e455a70599914d2
+#   text hash     b3903cfc78338910
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

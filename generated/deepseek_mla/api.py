@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  708816d704417ab6
-#   text hash     966f6651271e15b8
+#   content hash  9ecf0fe433efee76
+#   text hash     923170c7d8ffbbbb
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

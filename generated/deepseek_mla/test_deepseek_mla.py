@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  708816d704417ab6
-#   text hash     54b81e3788bb6eed
+#   content hash  9ecf0fe433efee76
+#   text hash     3ab5e8165815776d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  708816d704417ab6
-#   text hash     919c88734029ca40
+#   content hash  9ecf0fe433efee76
+#   text hash     36e36a7fb8c9eeb1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ae8adae0f510376f
-#   text hash     ad77176a8666536d
+#   content hash  14a0b36ac0e22e6a
+#   text hash     bcb1d413bd17712e
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

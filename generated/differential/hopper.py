@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ae8adae0f510376f
-#   text hash     a522ccef63d611e5
+#   content hash  14a0b36ac0e22e6a
+#   text hash     ad1d2d9de444b111
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

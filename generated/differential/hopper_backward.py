@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ae8adae0f510376f
-#   text hash     915d5ca722bd9b3b
+#   content hash  14a0b36ac0e22e6a
+#   text hash     6320551bbb762a4a
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -55,7 +55,6 @@ def prepare(
     b, h = batch_and_head(Hq, TILE_AXIS)
     q_start = tile * BLOCK_M
     q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
-    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
     if entries_ptr is not None:
         if q_start >= q_len:
             return

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ae8adae0f510376f
-#   text hash     4d1dfc5db52d72b7
+#   content hash  14a0b36ac0e22e6a
+#   text hash     53f54650269c1a11
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ae8adae0f510376f
-#   text hash     0f7b8aa9cabb43cb
+#   content hash  14a0b36ac0e22e6a
+#   text hash     7365c616bc643272
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  34a0f8fef1df9c03
-#   text hash     acb3c669935c9609
+#   content hash  d3bca94716fb4825
+#   text hash     dc98e9fc525e5001
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  34a0f8fef1df9c03
-#   text hash     8b115efbaa57b789
+#   content hash  d3bca94716fb4825
+#   text hash     888526e5782ee917
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  34a0f8fef1df9c03
-#   text hash     32890e77fe26a674
+#   content hash  d3bca94716fb4825
+#   text hash     35a1c4f33d26a23e
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

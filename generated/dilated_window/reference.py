@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  34a0f8fef1df9c03
-#   text hash     7d735f50e0eee444
+#   content hash  d3bca94716fb4825
+#   text hash     3c70542ff8343db2
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -96,14 +96,6 @@ def _parts(q, k, k_lens, k_starts, q_start):
             rows = [row for row in rows if 0 <= begin + row < end - first]
         row, past = (rows[0], rows[-1] + 1) if rows else (0, 0)
         yield (entry, entry + 1), (row, past), (first, end), begin + row if rows else 0
-
-
-def _part(x, rank, places):
-    """x of so many axes, cut to ranges along some of them; an axis of size 1 stands for any size."""
-    x = x[(None,) * (rank - x.dim())]
-    for axis, (first, end) in places.items():
-        x = x if x.shape[axis] == 1 else x.narrow(axis, first, end - first)
-    return x
 
 
 def _scores(q, k):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  34a0f8fef1df9c03
-#   text hash     4ca907b66a1330aa
+#   content hash  d3bca94716fb4825
+#   text hash     f5851f83088ed161
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

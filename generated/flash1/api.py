@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f932bd18bf3e5fd2
-#   text hash     3ee307b047078996
+#   content hash  97b9326e93029187
+#   text hash     a33beaca8e1a758f
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f932bd18bf3e5fd2
-#   text hash     08b0a6f28f481ba1
+#   content hash  97b9326e93029187
+#   text hash     5252dbc5ec4e1297
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 
@@ -43,9 +43,8 @@ def _attend(
             cache, kernels.forward, (block_m, block_n), (q, k, v, acc, m, l, out, lse, entries, float(scale)),
             grid=lambda: (q.shape[0] * q.shape[-2],),
             from_shapes=lambda: dict(
-                q_desc=runtime.tile_source(q, block_m, entries is None),
-                k_desc=runtime.tile_source(k, block_n, entries is None),
-                v_desc=runtime.tile_source(v, block_n, entries is None), q_total=q.shape[1], k_total=k.shape[1],
+                q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
+                v_desc=runtime.tile_source(v, block_n, entries), q_total=q.shape[1], k_total=k.shape[1],
                 Hq=q.shape[-2], GROUP=q.shape[-2] // k.shape[-2], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
                 BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v), PRECISION=runtime.precision(q),
                 num_warps=warps, num_stages=stages,
@@ -58,12 +57,7 @@ def _attend(
 
 def _outputs(q, v, entries):
     batch, rows, heads, _ = q.shape
-    if entries is not None:
-        # no program writes rows that are left out
-        lse = q.new_full((batch, heads, rows), float("inf"), dtype=torch.float32)
-        return q.new_zeros(batch, rows, heads, v.shape[-1]), lse
-    lse = q.new_empty(batch, heads, rows, dtype=torch.float32)
-    return q.new_empty(batch, rows, heads, v.shape[-1]), lse
+    return runtime.outputs(q, (batch, rows, heads, v.shape[-1]), (batch, heads, rows), entries)
 
 
 @_attend.register_fake

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f932bd18bf3e5fd2
-#   text hash     587cb470e26c556d
+#   content hash  97b9326e93029187
+#   text hash     682fca84e7a61232
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -94,14 +94,6 @@ def _parts(q, k, k_lens, k_starts, q_start):
             rows = [row for row in rows if 0 <= begin + row < end - first]
         row, past = (rows[0], rows[-1] + 1) if rows else (0, 0)
         yield (entry, entry + 1), (row, past), (first, end), begin + row if rows else 0
-
-
-def _part(x, rank, places):
-    """x of so many axes, cut to ranges along some of them; an axis of size 1 stands for any size."""
-    x = x[(None,) * (rank - x.dim())]
-    for axis, (first, end) in places.items():
-        x = x if x.shape[axis] == 1 else x.narrow(axis, first, end - first)
-    return x
 
 
 def _scores(q, k):

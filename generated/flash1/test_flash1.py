@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f932bd18bf3e5fd2
-#   text hash     e7662007558f5d4a
+#   content hash  97b9326e93029187
+#   text hash     585d74e14d3a616a
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f932bd18bf3e5fd2
-#   text hash     53aacf6dd3c69aec
+#   content hash  97b9326e93029187
+#   text hash     49b94b0bfa65640c
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  706e1140778887c7
-#   text hash     161079428d34206c
+#   content hash  f8fbc00f6e4e6095
+#   text hash     7cc4097c16988fbf
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

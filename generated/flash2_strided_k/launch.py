@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  706e1140778887c7
-#   text hash     b8ec15b68d92e30c
+#   content hash  f8fbc00f6e4e6095
+#   text hash     6fc7091616e844ec
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 
@@ -39,12 +39,11 @@ def _attend(
             cache, kernels.forward, (block_m, block_n), (q, v, k, out, lse, entries, float(scale)),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
-                q_desc=runtime.tile_source(q, block_m, entries is None),
-                v_desc=runtime.tile_source(v, block_n, entries is None), k_stride_batch=runtime.stride_in_steps(k, 0),
-                k_stride_row=runtime.stride_in_steps(k, 1), k_stride_head=runtime.stride_in_steps(k, 2),
-                q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2], GROUP=q.shape[-2] // k.shape[-2],
-                D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
-                BLOCK_DV=runtime.padded_width(v), PRECISION=runtime.precision(q),
+                q_desc=runtime.tile_source(q, block_m, entries), v_desc=runtime.tile_source(v, block_n, entries),
+                k_stride_batch=runtime.stride_in_steps(k, 0), k_stride_row=runtime.stride_in_steps(k, 1),
+                k_stride_head=runtime.stride_in_steps(k, 2), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
+                GROUP=q.shape[-2] // k.shape[-2], D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
+                BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v), PRECISION=runtime.precision(q),
                 TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
@@ -55,12 +54,7 @@ def _attend(
 
 def _outputs(q, v, entries):
     batch, rows, heads, _ = q.shape
-    if entries is not None:
-        # no program writes rows that are left out
-        lse = q.new_full((batch, heads, rows), float("inf"), dtype=torch.float32)
-        return q.new_zeros(batch, rows, heads, v.shape[-1]), lse
-    lse = q.new_empty(batch, heads, rows, dtype=torch.float32)
-    return q.new_empty(batch, rows, heads, v.shape[-1]), lse
+    return runtime.outputs(q, (batch, rows, heads, v.shape[-1]), (batch, heads, rows), entries)
 
 
 @_attend.register_fake

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  706e1140778887c7
-#   text hash     0c97cb90382a2876
+#   content hash  f8fbc00f6e4e6095
+#   text hash     b86531600c782ae1
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1636e27dcc8be20e
-#   text hash     8643045e48c42729
+#   content hash  4e7eeb3bb06ebda1
+#   text hash     dc15354d92774944
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

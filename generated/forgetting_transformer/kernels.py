@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1636e27dcc8be20e
-#   text hash     eaf0c53c5aeaac59
+#   content hash  4e7eeb3bb06ebda1
+#   text hash     d510025a4018760b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1636e27dcc8be20e
-#   text hash     0b7f4ecd2ab06238
+#   content hash  4e7eeb3bb06ebda1
+#   text hash     93d6cb27dab73123
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -53,12 +53,7 @@ def _attend(
 
 def _outputs(q, v, entries):
     batch, rows, heads, _ = q.shape
-    if entries is not None:
-        # no program writes rows that are left out
-        lse = q.new_full((batch, heads, rows), float("inf"), dtype=torch.float32)
-        return q.new_zeros(batch, rows, heads, v.shape[-1]), lse
-    lse = q.new_empty(batch, heads, rows, dtype=torch.float32)
-    return q.new_empty(batch, rows, heads, v.shape[-1]), lse
+    return runtime.outputs(q, (batch, rows, heads, v.shape[-1]), (batch, heads, rows), entries)
 
 
 @_attend.register_fake
@@ -69,10 +64,9 @@ def _(q, k, v, entries, in_log_decay, scale):
 def _common(q, k, v, entries, in_log_decay_sums, block_m, block_n):
     """Values that several kernels take alike, by parameter: a launch hands on those that its kernel has."""
     return dict(
-        q_desc=runtime.tile_source(q, block_m, entries is None),
-        k_desc=runtime.tile_source(k, block_n, entries is None),
-        v_desc=runtime.tile_source(v, block_n, entries is None), q_total=q.shape[1], k_total=k.shape[1],
-        Hq=q.shape[-2], in_log_decay_stride_batch=runtime.stride(in_log_decay_sums, 0),
+        q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
+        v_desc=runtime.tile_source(v, block_n, entries), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
+        in_log_decay_stride_batch=runtime.stride(in_log_decay_sums, 0),
         in_log_decay_stride_head=runtime.stride(in_log_decay_sums, -3),
         in_log_decay_stride_token=runtime.stride(in_log_decay_sums, -1),
         in_log_decay_stride_part=in_log_decay_sums.stride(-2), GROUP=q.shape[-2] // k.shape[-2], DV=v.shape[-1],
@@ -89,10 +83,7 @@ def _differentiate(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     if out.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in runtime.empty_gradients(wanted, q, k, v, in_log_decay))
-    dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v)
-    if entries is not None:
-        # no program writes rows that are left out
-        dq, dk, dv = gradients = [x.zero_() for x in gradients]
+    dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v, entries=entries)
     # whether descriptors can read what queries find at their positions: they read from multiples of 16 bytes on
     level = entries is None and (k.shape[1] - q.shape[1]) % 8 == 0
     cache = runtime.LaunchCache.of(
@@ -116,8 +107,8 @@ def _differentiate(
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, entries, in_log_decay_sums, block_m, block_n),
-                out_desc=runtime.tile_source(out, block_m, entries is None),
-                dout_desc=runtime.tile_source(dout, block_m, entries is None),
+                out_desc=runtime.tile_source(out, block_m, entries),
+                dout_desc=runtime.tile_source(dout, block_m, entries),
                 in_log_decay_desc=runtime.vector_source(in_log_decay_sums, block_n if entries is None else None),
                 TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
             ),
@@ -126,8 +117,7 @@ def _differentiate(
     runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1], entries)
 
     if wanted[1] or wanted[2] or wanted[3]:
-        dk = dk if wanted[1] else runtime.empty_like(k)
-        dv = dv if wanted[2] else runtime.empty_like(v)
+        dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
         in_log_decay_k_sum = (
             (lse.new_empty if entries is None else lse.new_zeros)(q.shape[0], q.shape[2], in_log_decay_sums.shape[-1])
             if wanted[3]
@@ -142,7 +132,7 @@ def _differentiate(
                 grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout),
                 from_shapes=lambda: dict(
                     _common(q, k, v, entries, in_log_decay_sums, block_m, block_n),
-                    dout_desc=runtime.tile_source(dout, block_m, entries is None),
+                    dout_desc=runtime.tile_source(dout, block_m, entries),
                     lse_desc=runtime.vector_source(lse, block_m if entries is None else None),
                     delta_desc=runtime.vector_source(delta, block_m if entries is None else None),
                     in_log_decay_desc=runtime.vector_source(in_log_decay_sums, block_m if level else None),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1636e27dcc8be20e
-#   text hash     c78ea091f4d38fcf
+#   content hash  4e7eeb3bb06ebda1
+#   text hash     705b0edc5a0b4869
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1636e27dcc8be20e
-#   text hash     d75a2eae0b7ae962
+#   content hash  4e7eeb3bb06ebda1
+#   text hash     6924e9434dd46bf9
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

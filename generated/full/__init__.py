@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  98a53107f8caf04a
-#   text hash     2be5d64eb2f8f944
+#   content hash  7d805504404c2108
+#   text hash     674880c5676e74f9
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

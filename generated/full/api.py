@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  98a53107f8caf04a
-#   text hash     530d117728cdeb1d
+#   content hash  7d805504404c2108
+#   text hash     c79265a0c327151a
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  98a53107f8caf04a
-#   text hash     aa22ebbb57a177c6
+#   content hash  7d805504404c2108
+#   text hash     858631f439b0eeea
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -203,7 +203,6 @@ def work(
             kv_h = h // GROUP
             q_start = tile * BLOCK_M
             q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
-            q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
             if (half == 0) | (early < tiles - 1 - early):
                 # [64]
                 row = q_start + WORKER * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
@@ -299,7 +298,6 @@ def load_tiles(
             kv_h = h // GROUP
             q_start = tile * BLOCK_M
             q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
-            q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
             if (half == 0) | (early < tiles - 1 - early):
                 stage = begun % Q_STAGES
                 mbarrier.wait(q_free.index(stage), begun // Q_STAGES & 1 ^ 1)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  98a53107f8caf04a
-#   text hash     15b6349a17b096be
+#   content hash  7d805504404c2108
+#   text hash     16cbe67d8bc714d4
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 
@@ -245,7 +245,6 @@ def forward(
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
     q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
-    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
     if entries_ptr is not None:
         if q_start >= q_len:
             return
@@ -404,7 +403,6 @@ def backward_dq(
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
     q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
-    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
     if entries_ptr is not None:
         if q_start >= q_len:
             return

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  98a53107f8caf04a
-#   text hash     194587d296a432c4
+#   content hash  7d805504404c2108
+#   text hash     b5b6394d50849854
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b19007234fe767ad
-#   text hash     07508f89430e7fe4
+#   content hash  dcd6c65d494fcf55
+#   text hash     c33d6eb4a6344ce9
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

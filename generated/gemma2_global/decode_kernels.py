@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b19007234fe767ad
-#   text hash     1ae351b04b0c2d80
+#   content hash  dcd6c65d494fcf55
+#   text hash     b6bd9db54336fb87
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

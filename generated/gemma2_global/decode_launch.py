@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b19007234fe767ad
-#   text hash     cc14baaad698469a
+#   content hash  dcd6c65d494fcf55
+#   text hash     ee6709dc3ddf31c0
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

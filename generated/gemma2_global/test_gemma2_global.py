@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b19007234fe767ad
-#   text hash     d9821e4c29300794
+#   content hash  dcd6c65d494fcf55
+#   text hash     555376dcc6315c8c
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b19007234fe767ad
-#   text hash     183183206847f3c5
+#   content hash  dcd6c65d494fcf55
+#   text hash     fd1016771ea68540
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

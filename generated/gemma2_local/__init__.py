@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  81663f4b7e4f55e5
-#   text hash     8b8c33a2862c991f
+#   content hash  3b2f92d470a9a7a5
+#   text hash     9318d3599de69e69
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

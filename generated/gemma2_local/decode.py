@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  81663f4b7e4f55e5
-#   text hash     4e3377345a01a2be
+#   content hash  3b2f92d470a9a7a5
+#   text hash     8a629d44ab371be3
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

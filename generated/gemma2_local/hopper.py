@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  81663f4b7e4f55e5
-#   text hash     0808c71480112def
+#   content hash  3b2f92d470a9a7a5
+#   text hash     dfb4a1f675040a8a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

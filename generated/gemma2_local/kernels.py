@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  81663f4b7e4f55e5
-#   text hash     6ef79c3d9736515e
+#   content hash  3b2f92d470a9a7a5
+#   text hash     c3a66a20821183c2
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 
@@ -306,7 +306,6 @@ def rotate(
     tile, place = tl.program_id(0) % tiles, tl.program_id(0) // tiles
     b, h = place // (Hq + Hkv), place % (Hq + Hkv)
     q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
-    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
     row = tile * BLOCK_T + tl.arange(0, BLOCK_T)
     position = tl.where(h < Hq, row + q_begin, row)
     inside = row < tl.where(h < Hq, q_len, k_len)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  81663f4b7e4f55e5
-#   text hash     7f79305fef9f01a5
+#   content hash  3b2f92d470a9a7a5
+#   text hash     5a425c37edbb0dad
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

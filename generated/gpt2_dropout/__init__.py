@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e2180c06d93b646f
-#   text hash     75af8131fc44d082
+#   content hash  815432c48c31d7bd
+#   text hash     009a606daab004c2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

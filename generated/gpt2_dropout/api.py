@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e2180c06d93b646f
-#   text hash     68fa46ee7498a2f2
+#   content hash  815432c48c31d7bd
+#   text hash     423561ed5cbc9a3a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e2180c06d93b646f
-#   text hash     c02e19a8ac2dfd51
+#   content hash  815432c48c31d7bd
+#   text hash     235230bd94d30778
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  36db790bd2cfb9cf
-#   text hash     93fc192bf587d6bc
+#   content hash  f8ef03083ea27a41
+#   text hash     ef6f9dc15a4e56e6
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

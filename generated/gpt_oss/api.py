@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  36db790bd2cfb9cf
-#   text hash     5f43f28a8e200bec
+#   content hash  f8ef03083ea27a41
+#   text hash     09366cc891abc35f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  36db790bd2cfb9cf
-#   text hash     a45ee29e22080a6c
+#   content hash  f8ef03083ea27a41
+#   text hash     6458c42c1fb0c532
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  36db790bd2cfb9cf
-#   text hash     d3d41339493acebc
+#   content hash  f8ef03083ea27a41
+#   text hash     31c7f7e6ae59ac5a
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  36db790bd2cfb9cf
-#   text hash     e757dacc885a16ec
+#   content hash  f8ef03083ea27a41
+#   text hash     dd9db65e5e659514
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  975e06ac1417b18b
-#   text hash     a33bedaf00202cfa
+#   content hash  b57426c7be5f0a59
+#   text hash     482757d5ac5e8ea0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  975e06ac1417b18b
-#   text hash     6e2611162f776c27
+#   content hash  b57426c7be5f0a59
+#   text hash     b9a4e54dcffae777
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

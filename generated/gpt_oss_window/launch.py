@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  975e06ac1417b18b
-#   text hash     830f4cb9c966dcad
+#   content hash  b57426c7be5f0a59
+#   text hash     0f6a70999c1b49bd
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -57,12 +57,7 @@ def _attend(
 
 def _outputs(q, v, entries):
     batch, rows, heads, _ = q.shape
-    if entries is not None:
-        # no program writes rows that are left out
-        lse = q.new_full((batch, heads, rows), float("inf"), dtype=torch.float32)
-        return q.new_zeros(batch, rows, heads, v.shape[-1]), lse
-    lse = q.new_empty(batch, heads, rows, dtype=torch.float32)
-    return q.new_empty(batch, rows, heads, v.shape[-1]), lse
+    return runtime.outputs(q, (batch, rows, heads, v.shape[-1]), (batch, heads, rows), entries)
 
 
 @_attend.register_fake
@@ -73,10 +68,9 @@ def _(q, k, v, entries, cos, sin, positions, sinks, scale):
 def _common(q, k, v, entries, cos, sin, positions, block_m, block_n):
     """Values that several kernels take alike, by parameter: a launch hands on those that its kernel has."""
     return dict(
-        q_desc=runtime.tile_source(q, block_m, entries is None),
-        k_desc=runtime.tile_source(k, block_n, entries is None),
-        v_desc=runtime.tile_source(v, block_n, entries is None), q_total=q.shape[1], k_total=k.shape[1],
-        Hq=q.shape[-2], GROUP=q.shape[-2] // k.shape[-2], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
+        q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
+        v_desc=runtime.tile_source(v, block_n, entries), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
+        GROUP=q.shape[-2] // k.shape[-2], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
         BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v), PRECISION=runtime.precision(q),
         cos_stride_row=cos.stride(0), cos_stride_column=cos.stride(1), sin_stride_row=sin.stride(0),
         sin_stride_column=sin.stride(1), positions_stride_batch=runtime.stride(positions, 0),
@@ -96,10 +90,7 @@ def _differentiate(
         if wanted[-1] and dlse is not None:
             dsinks = _sink_gradient(sinks, lse, -dlse * LOG2E)
         return *gradients, dsinks
-    dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v)
-    if entries is not None:
-        # no program writes rows that are left out
-        dq, dk, dv = gradients = [x.zero_() for x in gradients]
+    dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v, entries=entries)
     cache = runtime.LaunchCache.of(
         "differentiate", q, k, v, entries, cos, sin, positions, sinks, out, dout, lse.data_ptr() % 16,
         dlse is None, *wanted,
@@ -122,8 +113,8 @@ def _differentiate(
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, entries, cos, sin, positions, block_m, block_n),
-                out_desc=runtime.tile_source(out, block_m, entries is None),
-                dout_desc=runtime.tile_source(dout, block_m, entries is None),
+                out_desc=runtime.tile_source(out, block_m, entries),
+                dout_desc=runtime.tile_source(dout, block_m, entries),
                 TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
@@ -131,8 +122,7 @@ def _differentiate(
     runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1], entries)
 
     if wanted[1] or wanted[2]:
-        dk = dk if wanted[1] else runtime.empty_like(k)
-        dv = dv if wanted[2] else runtime.empty_like(v)
+        dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
 
         def launch(block_m, block_n, warps, stages):
             runtime.launch(
@@ -141,7 +131,7 @@ def _differentiate(
                 grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout),
                 from_shapes=lambda: dict(
                     _common(q, k, v, entries, cos, sin, positions, block_m, block_n),
-                    dout_desc=runtime.tile_source(dout, block_m, entries is None),
+                    dout_desc=runtime.tile_source(dout, block_m, entries),
                     lse_desc=runtime.vector_source(lse, block_m if entries is None else None),
                     delta_desc=runtime.vector_source(delta, block_m if entries is None else None),
                     TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), num_warps=warps, num_stages=stages,
@@ -174,9 +164,8 @@ def _sink_gradient(sinks, lse, delta):
     return -(weight * delta).sum((0, 2)).sum_to_size(sinks.shape).to(sinks.dtype)
 
 
-def _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions):
+def _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions, block_t=32):
     """Turns q and k by the angles of their positions."""
-    block_t = 32
     runtime.launch(
         cache, kernels.rotate, (block_t,), (q, q_turned, k, k_turned, cos, sin, positions, entries),
         grid=lambda: (runtime.cdiv(max(q.shape[1], k.shape[1]), block_t) * q.shape[0] * (q.shape[-2] + k.shape[-2]),),

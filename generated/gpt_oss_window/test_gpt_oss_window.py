@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  975e06ac1417b18b
-#   text hash     4c1dfd9551b1dcab
+#   content hash  b57426c7be5f0a59
+#   text hash     ec5f1ead26756ca5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  22814936e8446b99
-#   text hash     17ff9d77da487283
+#   content hash  6761dfaa796b3ef6
+#   text hash     ea92bf6076326b05
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

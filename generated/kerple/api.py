@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  22814936e8446b99
-#   text hash     e878d5d053e2e88d
+#   content hash  6761dfaa796b3ef6
+#   text hash     9394c0db175c9985
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

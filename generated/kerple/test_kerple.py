@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  22814936e8446b99
-#   text hash     a5c59a87321028a3
+#   content hash  6761dfaa796b3ef6
+#   text hash     b1426b03a9b765f9
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  22814936e8446b99
-#   text hash     098916ab461ceab7
+#   content hash  6761dfaa796b3ef6
+#   text hash     ed37d6e86db42189
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2e54b07d9cadee3a
-#   text hash     fc61babb2c4e54b8
+#   content hash  fbd77f790d5590de
+#   text hash     0a55996d906d8a32
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

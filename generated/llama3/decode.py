@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2e54b07d9cadee3a
-#   text hash     c7e3cdcefeb46a33
+#   content hash  fbd77f790d5590de
+#   text hash     cc07cf78251d9f6d
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

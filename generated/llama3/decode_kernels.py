@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2e54b07d9cadee3a
-#   text hash     ae462633d0381e7e
+#   content hash  fbd77f790d5590de
+#   text hash     0267e5004eb345f3
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

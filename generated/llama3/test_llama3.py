@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2e54b07d9cadee3a
-#   text hash     fadeb8100cdde5d2
+#   content hash  fbd77f790d5590de
+#   text hash     db5a1d570e598346
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2e54b07d9cadee3a
-#   text hash     f5cd5f7497b56473
+#   content hash  fbd77f790d5590de
+#   text hash     f5f67d8917a8e805
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  154570f0d407fc85
-#   text hash     46bf358d8e59ce42
+#   content hash  ddc187dc172be122
+#   text hash     889939451967242f
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

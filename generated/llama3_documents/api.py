@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  154570f0d407fc85
-#   text hash     710fd1fc2c3b131b
+#   content hash  ddc187dc172be122
+#   text hash     489817e6f85a61ca
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  154570f0d407fc85
-#   text hash     f6d0ae957ce6c7f0
+#   content hash  ddc187dc172be122
+#   text hash     b5faee671f5035f7
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 
@@ -234,7 +234,6 @@ def query_states(
     k_first,
     k_last,
     q_len,
-    k_len,
     q_begin,
     in_k_segments_k_least,
     in_k_segments_k_most,
@@ -277,7 +276,6 @@ def bounds(
     tile = tl.program_id(0) % (q_tiles + k_tiles)
     b = tl.program_id(0) // (q_tiles + k_tiles)
     q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
-    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
     if tile < q_tiles:
         q_start = tile * BLOCK_M
         # [BLOCK_M]
@@ -397,7 +395,6 @@ def ranges(
                 k_first,
                 k_last,
                 q_len,
-                k_len,
                 q_begin,
                 in_k_segments_k_least,
                 in_k_segments_k_most,
@@ -477,7 +474,6 @@ def rotate(
     tile, place = tl.program_id(0) % tiles, tl.program_id(0) // tiles
     b, h = place // (Hq + Hkv), place % (Hq + Hkv)
     q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
-    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
     row = tile * BLOCK_T + tl.arange(0, BLOCK_T)
     position = tl.where(h < Hq, row + q_begin, row)
     inside = row < tl.where(h < Hq, q_len, k_len)

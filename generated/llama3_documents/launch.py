@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  154570f0d407fc85
-#   text hash     8b2f12aa37f83cbf
+#   content hash  ddc187dc172be122
+#   text hash     4d9c4be4dff06881
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -38,7 +38,7 @@ def _attend(
     _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions)
     q, k = q_turned, k_turned
     q, k, v = cache.readable(q, k, v)
-    key_ranges, query_ranges = _ranges(cache, q, k, entries, cos, sin, positions, in_q_segments, in_k_segments, scale)
+    key_ranges, query_ranges = _ranges(cache, q, k, entries, in_q_segments, in_k_segments)
 
     def launch(block_m, block_n, warps, stages, kernels=kernels):
         runtime.launch(
@@ -46,8 +46,7 @@ def _attend(
             (q, k, v, out, lse, entries, float(scale), in_q_segments, in_k_segments, key_ranges),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
-                _common(q, k, v, entries, cos, sin, positions, in_q_segments, in_k_segments, key_ranges, block_m,
-                    block_n),
+                _common(q, k, v, entries, cos, sin, positions, in_q_segments, in_k_segments, key_ranges, block_m, block_n),
                 TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
@@ -58,12 +57,7 @@ def _attend(
 
 def _outputs(q, v, entries):
     batch, rows, heads, _ = q.shape
-    if entries is not None:
-        # no program writes rows that are left out
-        lse = q.new_full((batch, heads, rows), float("inf"), dtype=torch.float32)
-        return q.new_zeros(batch, rows, heads, v.shape[-1]), lse
-    lse = q.new_empty(batch, heads, rows, dtype=torch.float32)
-    return q.new_empty(batch, rows, heads, v.shape[-1]), lse
+    return runtime.outputs(q, (batch, rows, heads, v.shape[-1]), (batch, heads, rows), entries)
 
 
 @_attend.register_fake
@@ -74,10 +68,9 @@ def _(q, k, v, entries, cos, sin, positions, in_q_segments, in_k_segments, scale
 def _common(q, k, v, entries, cos, sin, positions, in_q_segments, in_k_segments, key_ranges, block_m, block_n):
     """Values that several kernels take alike, by parameter: a launch hands on those that its kernel has."""
     return dict(
-        q_desc=runtime.tile_source(q, block_m, entries is None),
-        k_desc=runtime.tile_source(k, block_n, entries is None),
-        v_desc=runtime.tile_source(v, block_n, entries is None), q_total=q.shape[1], k_total=k.shape[1],
-        Hq=q.shape[-2], in_q_segments_stride_batch=runtime.stride(in_q_segments, 0),
+        q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
+        v_desc=runtime.tile_source(v, block_n, entries), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
+        in_q_segments_stride_batch=runtime.stride(in_q_segments, 0),
         in_q_segments_stride_query=runtime.stride(in_q_segments, 1),
         in_k_segments_stride_batch=runtime.stride(in_k_segments, 0),
         in_k_segments_stride_key=runtime.stride(in_k_segments, 1), q_parts=key_ranges.shape[1],
@@ -99,10 +92,7 @@ def _differentiate(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     if out.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in runtime.empty_gradients(wanted, q, k, v))
-    dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v)
-    if entries is not None:
-        # no program writes rows that are left out
-        dq, dk, dv = gradients = [x.zero_() for x in gradients]
+    dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v, entries=entries)
     cache = runtime.LaunchCache.of(
         "differentiate", q, k, v, entries, cos, sin, positions, in_q_segments, in_k_segments, out, dout,
         lse.data_ptr() % 16, dlse is None, *wanted,
@@ -125,10 +115,9 @@ def _differentiate(
              key_ranges, cos, sin, positions),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
-                _common(q, k, v, entries, cos, sin, positions, in_q_segments, in_k_segments, key_ranges, block_m,
-                    block_n),
-                out_desc=runtime.tile_source(out, block_m, entries is None),
-                dout_desc=runtime.tile_source(dout, block_m, entries is None),
+                _common(q, k, v, entries, cos, sin, positions, in_q_segments, in_k_segments, key_ranges, block_m, block_n),
+                out_desc=runtime.tile_source(out, block_m, entries),
+                dout_desc=runtime.tile_source(dout, block_m, entries),
                 TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
@@ -136,8 +125,7 @@ def _differentiate(
     runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1], entries)
 
     if wanted[1] or wanted[2]:
-        dk = dk if wanted[1] else runtime.empty_like(k)
-        dv = dv if wanted[2] else runtime.empty_like(v)
+        dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
 
         def launch(block_m, block_n, warps, stages):
             runtime.launch(
@@ -148,7 +136,7 @@ def _differentiate(
                 from_shapes=lambda: dict(
                     _common(q, k, v, entries, cos, sin, positions, in_q_segments, in_k_segments, key_ranges, block_m,
                         block_n),
-                    dout_desc=runtime.tile_source(dout, block_m, entries is None),
+                    dout_desc=runtime.tile_source(dout, block_m, entries),
                     lse_desc=runtime.vector_source(lse, block_m if entries is None else None),
                     delta_desc=runtime.vector_source(delta, block_m if entries is None else None),
                     k_parts=query_ranges.shape[1], TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), num_warps=warps,
@@ -168,7 +156,7 @@ def _(out, lse, dout, dlse, wanted, key_ranges, query_ranges, *inputs):
 _attend.register_gradients(_differentiate, learned=(0, 1, 2), tensors=9, remade=2)
 
 
-def _bounds(cache, q, k, entries, cos, sin, positions, in_q_segments, in_k_segments, scale, block_m, block_n):
+def _bounds(cache, q, k, entries, in_q_segments, in_k_segments, block_m, block_n):
     """What masks read along each tile, at least and at most, and how many tiles there are."""
     q_tiles, k_tiles = runtime.cdiv(q.shape[1], block_m), runtime.cdiv(k.shape[1], block_n)
     q_bounds = q.new_empty(q.shape[0], q_tiles, 2, dtype=torch.int32)
@@ -194,12 +182,10 @@ def _empty_ranges(q, k):
     return key_ranges, query_ranges
 
 
-def _ranges(cache, q, k, entries, cos, sin, positions, in_q_segments, in_k_segments, scale):
+def _ranges(cache, q, k, entries, in_q_segments, in_k_segments):
     """The parts of keys that each part of queries needs, and those of queries for keys."""
     block_m = block_n = kernels.GRAIN.value
-    q_bounds, k_bounds, q_tiles, k_tiles = _bounds(
-        cache, q, k, entries, cos, sin, positions, in_q_segments, in_k_segments, scale, block_m, block_n
-    )
+    q_bounds, k_bounds, q_tiles, k_tiles = _bounds(cache, q, k, entries, in_q_segments, in_k_segments, block_m, block_n)
     key_ranges, query_ranges = _empty_ranges(q, k)
     runtime.launch(
         cache, kernels.ranges, (block_m, block_n), (key_ranges, query_ranges, q_bounds, k_bounds, entries),
@@ -211,9 +197,8 @@ def _ranges(cache, q, k, entries, cos, sin, positions, in_q_segments, in_k_segme
     return key_ranges, query_ranges
 
 
-def _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions):
+def _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions, block_t=32):
     """Turns q and k by the angles of their positions."""
-    block_t = 32
     runtime.launch(
         cache, kernels.rotate, (block_t,), (q, q_turned, k, k_turned, cos, sin, positions, entries),
         grid=lambda: (runtime.cdiv(max(q.shape[1], k.shape[1]), block_t) * q.shape[0] * (q.shape[-2] + k.shape[-2]),),

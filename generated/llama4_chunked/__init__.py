@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d9c20f9d65519e44
-#   text hash     61097bb9f31b065c
+#   content hash  ff18b78d92058009
+#   text hash     96eb892767cf19b0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d9c20f9d65519e44
-#   text hash     a16bf4004aa50dd2
+#   content hash  ff18b78d92058009
+#   text hash     771b543e22d5268a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

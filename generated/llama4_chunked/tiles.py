@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d9c20f9d65519e44
-#   text hash     04ade32a7c110661
+#   content hash  ff18b78d92058009
+#   text hash     757cf2f6a8f183e9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

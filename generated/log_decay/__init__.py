@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1de7142b278eca55
-#   text hash     c8f59729f08e169c
+#   content hash  6794ac9e4d0217fa
+#   text hash     b6c4a8d87a0f3442
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1de7142b278eca55
-#   text hash     3594338a958758db
+#   content hash  6794ac9e4d0217fa
+#   text hash     be2371f270ea230e
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

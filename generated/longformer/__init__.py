@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4aea64f971112da3
-#   text hash     59215af6e9516d26
+#   content hash  5480daaaea373755
+#   text hash     281c25c7a65804c2
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

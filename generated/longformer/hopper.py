@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4aea64f971112da3
-#   text hash     a3d5bae7030eccca
+#   content hash  5480daaaea373755
+#   text hash     bd439b2c0f8f78fb
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4aea64f971112da3
-#   text hash     40ac187b4707c136
+#   content hash  5480daaaea373755
+#   text hash     ef66c4418eb14d6d
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4aea64f971112da3
-#   text hash     75b7010b953c1cc8
+#   content hash  5480daaaea373755
+#   text hash     b42c485100bea885
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

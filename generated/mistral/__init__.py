@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3fdbd54f266a1d42
-#   text hash     57d450ee37109a83
+#   content hash  450f3210d3c1a134
+#   text hash     842997a8b21554c2
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3fdbd54f266a1d42
-#   text hash     7d31e668348ccf76
+#   content hash  450f3210d3c1a134
+#   text hash     40823769c7fdedce
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3fdbd54f266a1d42
-#   text hash     6fcade7bf6e79ffd
+#   content hash  450f3210d3c1a134
+#   text hash     5f06ab749dceefcc
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

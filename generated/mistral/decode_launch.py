@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3fdbd54f266a1d42
-#   text hash     857560ca48759d68
+#   content hash  450f3210d3c1a134
+#   text hash     df335f4c89cdf362
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

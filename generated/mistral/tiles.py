@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3fdbd54f266a1d42
-#   text hash     2aab1a7666c7e6ad
+#   content hash  450f3210d3c1a134
+#   text hash     26a633d1ca994d47
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  24fded8f745e9f79
-#   text hash     712473f97d2d3d9b
+#   content hash  f55b87fab8de722f
+#   text hash     cc8082e64e911580
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  24fded8f745e9f79
-#   text hash     79e58cffa67aedec
+#   content hash  f55b87fab8de722f
+#   text hash     1d1270d8d204e9ae
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  24fded8f745e9f79
-#   text hash     d7bb40c97ebad9c5
+#   content hash  f55b87fab8de722f
+#   text hash     2a7ca3ff9c7a6f08
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

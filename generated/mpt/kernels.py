@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  24fded8f745e9f79
-#   text hash     39668d383f3220d5
+#   content hash  f55b87fab8de722f
+#   text hash     137b690e9e043e13
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  24fded8f745e9f79
-#   text hash     0774f64c0bbb104e
+#   content hash  f55b87fab8de722f
+#   text hash     d0e2dc628f675c17
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

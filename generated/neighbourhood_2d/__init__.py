@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  cce26b6079b1d86c
-#   text hash     abb0434e259d856c
+#   content hash  6af9f6e4e0fc9b51
+#   text hash     d9d3842b01595057
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  cce26b6079b1d86c
-#   text hash     ce3fd2ea84034eba
+#   content hash  6af9f6e4e0fc9b51
+#   text hash     b85c79a17c83940f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  cce26b6079b1d86c
-#   text hash     662448ce0423b4e2
+#   content hash  6af9f6e4e0fc9b51
+#   text hash     7520514b9db2e6d7
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -101,14 +101,6 @@ def _parts(q, k, k_lens, k_starts, q_start):
             rows = [row for row in rows if 0 <= begin + row < end - first]
         row, past = (rows[0], rows[-1] + 1) if rows else (0, 0)
         yield (entry, entry + 1), (row, past), (first, end), begin + row if rows else 0
-
-
-def _part(x, rank, places):
-    """x of so many axes, cut to ranges along some of them; an axis of size 1 stands for any size."""
-    x = x[(None,) * (rank - x.dim())]
-    for axis, (first, end) in places.items():
-        x = x if x.shape[axis] == 1 else x.narrow(axis, first, end - first)
-    return x
 
 
 def _scores(q, k):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e76e525ee2047e9a
-#   text hash     c4f00ef280df3b78
+#   content hash  1d3f1fb988bce295
+#   text hash     09a6571b941b4e11
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e76e525ee2047e9a
-#   text hash     60dcdda3624aaf13
+#   content hash  1d3f1fb988bce295
+#   text hash     b2cf11117625c713
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -59,7 +59,6 @@ def prepare(
     q_aligned = (q_offset // 4 + b) * 4
     k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
     k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
-    q_begin = k_len - q_len
     if q_start >= q_len:
         return
     # [BLOCK_M, BLOCK_DV]
@@ -400,7 +399,6 @@ def finish(
     q_aligned = (q_offset // 4 + b) * 4
     k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
     k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
-    q_begin = k_len - q_len
     kernels.clear_rows(
         dq_ptr + tl.cast(h, tl.int64) * D, Hq * D, b, sequences, q_offset, q_len, q_end, q_total, tile,
         tl.num_programs(TILE_AXIS), BLOCK_M, BLOCK_D, D

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e76e525ee2047e9a
-#   text hash     188a629941e56a40
+#   content hash  1d3f1fb988bce295
+#   text hash     b37c17eb576bb7a7
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e76e525ee2047e9a
-#   text hash     4bf4021ac792b075
+#   content hash  1d3f1fb988bce295
+#   text hash     46125f2ecc70852b
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -117,8 +117,7 @@ def _differentiate(
     runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, max_seqlen_k)
 
     if wanted[1] or wanted[2]:
-        dk = dk if wanted[1] else runtime.empty_like(k)
-        dv = dv if wanted[2] else runtime.empty_like(v)
+        dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
 
         def launch(block_m, block_n, warps, stages):
             runtime.launch(

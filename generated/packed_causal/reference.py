@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e76e525ee2047e9a
-#   text hash     45ca22125c7e2dd0
+#   content hash  1d3f1fb988bce295
+#   text hash     62d1b8073f324dc2
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e76e525ee2047e9a
-#   text hash     91202c197427f177
+#   content hash  1d3f1fb988bce295
+#   text hash     2e53a189484ad4e8
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9d66afa0dcf49ffe
-#   text hash     5357a06ba8d07a7a
+#   content hash  ce0423a28f317167
+#   text hash     4b459fee444fe936
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

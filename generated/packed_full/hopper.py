@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9d66afa0dcf49ffe
-#   text hash     6c663f68726d7fb9
+#   content hash  ce0423a28f317167
+#   text hash     c2032816593423db
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -239,7 +239,6 @@ def work(
             q_aligned = (q_offset // 4 + b) * 4
             k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
             k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
-            q_begin = k_len - q_len
             clear_rows(
                 out_ptr + tl.cast(h, tl.int64) * DV, Hq * DV, b, sequences, q_offset, q_len, q_end, q_total,
                 tile * WORKERS + WORKER, tiles * WORKERS, WIDE, BLOCK_DV, DV
@@ -356,7 +355,6 @@ def load_tiles(
             q_aligned = (q_offset // 4 + b) * 4
             k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
             k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
-            q_begin = k_len - q_len
             if ((half == 0) | (early < tiles - 1 - early)) & (q_start < q_len):
                 stage = begun % Q_STAGES
                 mbarrier.wait(q_free.index(stage), begun // Q_STAGES & 1 ^ 1)

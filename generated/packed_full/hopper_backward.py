@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9d66afa0dcf49ffe
-#   text hash     b31e3006639f9604
+#   content hash  ce0423a28f317167
+#   text hash     56d9962aea9e1c79
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -59,7 +59,6 @@ def prepare(
     q_aligned = (q_offset // 4 + b) * 4
     k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
     k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
-    q_begin = k_len - q_len
     if q_start >= q_len:
         return
     # [BLOCK_M, BLOCK_DV]
@@ -404,7 +403,6 @@ def finish(
     q_aligned = (q_offset // 4 + b) * 4
     k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
     k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
-    q_begin = k_len - q_len
     kernels.clear_rows(
         dq_ptr + tl.cast(h, tl.int64) * D, Hq * D, b, sequences, q_offset, q_len, q_end, q_total, tile,
         tl.num_programs(TILE_AXIS), BLOCK_M, BLOCK_D, D

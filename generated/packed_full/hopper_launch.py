@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9d66afa0dcf49ffe
-#   text hash     46d78f63f6708dbc
+#   content hash  ce0423a28f317167
+#   text hash     9f02a0e9f459c501
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py gets."""
 

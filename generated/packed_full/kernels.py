@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9d66afa0dcf49ffe
-#   text hash     6b8808b327aeb46c
+#   content hash  ce0423a28f317167
+#   text hash     2d9874ead6d2dc54
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 
@@ -276,7 +276,6 @@ def forward(
     q_aligned = (q_offset // 4 + b) * 4
     k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
     k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
-    q_begin = k_len - q_len
     clear_rows(
         out_ptr + tl.cast(h, tl.int64) * DV, Hq * DV, b, sequences, q_offset, q_len, q_end, q_total, tile,
         tl.num_programs(TILE_AXIS), BLOCK_M, BLOCK_DV, DV
@@ -460,7 +459,6 @@ def backward_dq(
     q_aligned = (q_offset // 4 + b) * 4
     k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
     k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
-    q_begin = k_len - q_len
     clear_rows(
         dq_ptr + tl.cast(h, tl.int64) * D, Hq * D, b, sequences, q_offset, q_len, q_end, q_total, tile,
         tl.num_programs(TILE_AXIS), BLOCK_M, BLOCK_D, D

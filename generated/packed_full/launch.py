@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9d66afa0dcf49ffe
-#   text hash     399a5628e6e0dad4
+#   content hash  ce0423a28f317167
+#   text hash     438685a277a63bb8
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -117,8 +117,7 @@ def _differentiate(
     runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, max_seqlen_k)
 
     if wanted[1] or wanted[2]:
-        dk = dk if wanted[1] else runtime.empty_like(k)
-        dv = dv if wanted[2] else runtime.empty_like(v)
+        dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
 
         def launch(block_m, block_n, warps, stages):
             runtime.launch(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9d66afa0dcf49ffe
-#   text hash     64babc22bf641f36
+#   content hash  ce0423a28f317167
+#   text hash     bb5e47a77188c93e
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

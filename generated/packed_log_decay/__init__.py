@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  329f6c5b41624828
-#   text hash     fca25572a1da4b18
+#   content hash  c0792ceb895db13e
+#   text hash     8166a6ad2dbaeda0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  329f6c5b41624828
-#   text hash     6532b84fe920a9b9
+#   content hash  c0792ceb895db13e
+#   text hash     4113f674f600fc2f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -125,8 +125,7 @@ def _differentiate(
     runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, max_seqlen_k)
 
     if wanted[1] or wanted[2] or wanted[3]:
-        dk = dk if wanted[1] else runtime.empty_like(k)
-        dv = dv if wanted[2] else runtime.empty_like(v)
+        dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
         in_log_decay_k_sum = lse.new_zeros(q.shape[1], in_log_decay_sums.shape[-1]) if wanted[3] else None
 
         def launch(block_m, block_n, warps, stages):
@@ -136,8 +135,7 @@ def _differentiate(
                  in_log_decay_sums, in_log_decay_k_sum),
                 grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * k.shape[-2], max_seqlen_k, block_n, q, dout),
                 from_shapes=lambda: dict(
-                    _common(q, k, v, cu_seqlens_q, in_log_decay_sums, max_seqlen_q, max_seqlen_k, lse, block_m,
-                        block_n),
+                    _common(q, k, v, cu_seqlens_q, in_log_decay_sums, max_seqlen_q, max_seqlen_k, lse, block_m, block_n),
                     dout_desc=runtime.tile_source(dout, block_m), lse_desc=runtime.vector_source(lse, block_m),
                     delta_desc=runtime.vector_source(delta, block_m),
                     in_log_decay_desc=runtime.vector_source(in_log_decay_sums, block_m if level else None),

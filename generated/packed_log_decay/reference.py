@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  329f6c5b41624828
-#   text hash     54a522ec1edc7c20
+#   content hash  c0792ceb895db13e
+#   text hash     6127236a1f1686d0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  329f6c5b41624828
-#   text hash     76382675cec08d95
+#   content hash  c0792ceb895db13e
+#   text hash     bb9b1c3c39c1d223
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

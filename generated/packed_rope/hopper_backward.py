@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e4e6e5c9cfd80478
-#   text hash     0a989f32bfc0efc7
+#   content hash  e0a46913fa2f69cc
+#   text hash     4854f6d7dc7e8ab1
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -60,7 +60,6 @@ def prepare(
     q_aligned = (q_offset // 4 + b) * 4
     k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
     k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
-    q_begin = k_len - q_len
     if q_start >= q_len:
         return
     # [BLOCK_M, BLOCK_DV]

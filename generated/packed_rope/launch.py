@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e4e6e5c9cfd80478
-#   text hash     96543daf74a747c0
+#   content hash  e0a46913fa2f69cc
+#   text hash     8e39faf42d88743e
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -128,8 +128,7 @@ def _differentiate(
     runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, max_seqlen_k)
 
     if wanted[1] or wanted[2]:
-        dk = dk if wanted[1] else runtime.empty_like(k)
-        dv = dv if wanted[2] else runtime.empty_like(v)
+        dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
 
         def launch(block_m, block_n, warps, stages):
             runtime.launch(
@@ -137,8 +136,7 @@ def _differentiate(
                 (q, k, v, dout, lse, delta, dk, dv, cu_seqlens_q, cu_seqlens_k, float(scale), cos, sin, positions),
                 grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * k.shape[-2], max_seqlen_k, block_n, q, dout),
                 from_shapes=lambda: dict(
-                    _common(q, k, v, cu_seqlens_q, cos, sin, positions, max_seqlen_q, max_seqlen_k, lse, block_m,
-                        block_n),
+                    _common(q, k, v, cu_seqlens_q, cos, sin, positions, max_seqlen_q, max_seqlen_k, lse, block_m, block_n),
                     dout_desc=runtime.tile_source(dout, block_m), lse_desc=runtime.vector_source(lse, block_m),
                     delta_desc=runtime.vector_source(delta, block_m),
                     TILE_AXIS=runtime.tile_axis(max_seqlen_k, block_n), num_warps=warps, num_stages=stages,
@@ -157,9 +155,22 @@ def _(out, lse, dout, dlse, wanted, *inputs):
 _attend.register_gradients(_differentiate, learned=(0, 1, 2), tensors=8, remade=2)
 
 
-def _turn(cache, q, k, q_turned, k_turned, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, cos, sin, positions):
+def _turn(
+    cache,
+    q,
+    k,
+    q_turned,
+    k_turned,
+    cu_seqlens_q,
+    cu_seqlens_k,
+    max_seqlen_q,
+    max_seqlen_k,
+    cos,
+    sin,
+    positions,
+    block_t=32,
+):
     """Turns q and k by the angles of their positions."""
-    block_t = 32
     runtime.launch(
         cache, kernels.rotate, (block_t,),
         (q, q_turned, k, k_turned, cos, sin, positions, cu_seqlens_q, cu_seqlens_k),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e4e6e5c9cfd80478
-#   text hash     1e22f28b075f3001
+#   content hash  e0a46913fa2f69cc
+#   text hash     a13e8c25ab000444
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e4e6e5c9cfd80478
-#   text hash     65b4a6a973a7eb36
+#   content hash  e0a46913fa2f69cc
+#   text hash     a6d68dd7ebad08fd
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e4e6e5c9cfd80478
-#   text hash     49ff968c21bc2a6e
+#   content hash  e0a46913fa2f69cc
+#   text hash     a05b680d99a134d6
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

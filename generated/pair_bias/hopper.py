@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  82892219a5db63ed
-#   text hash     10c8a28686395541
+#   content hash  f175b70d490c5743
+#   text hash     f62f01fb2d20759c
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -210,7 +210,6 @@ def work(
             b, h = head // Hq, head % Hq
             q_start = tile * BLOCK_M
             q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
-            q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
             if (half == 0) | (early < tiles - 1 - early):
                 # [64]
                 row = q_start + WORKER * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
@@ -311,7 +310,6 @@ def load_tiles(
             b, h = head // Hq, head % Hq
             q_start = tile * BLOCK_M
             q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
-            q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
             if (half == 0) | (early < tiles - 1 - early):
                 stage = begun % Q_STAGES
                 mbarrier.wait(q_free.index(stage), begun // Q_STAGES & 1 ^ 1)

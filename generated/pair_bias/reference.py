@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  82892219a5db63ed
-#   text hash     b20286bca292e54c
+#   content hash  f175b70d490c5743
+#   text hash     16c71ceb631ef3d7
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  82892219a5db63ed
-#   text hash     34e340582ab2ae7b
+#   content hash  f175b70d490c5743
+#   text hash     2f6a26c6dc4c418a
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  82892219a5db63ed
-#   text hash     1703fbb716200c0f
+#   content hash  f175b70d490c5743
+#   text hash     8b849ff2d776b214
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

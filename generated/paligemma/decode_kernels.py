@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3cd336ee3674a2f1
-#   text hash     76378640b7bffc91
+#   content hash  9660d9131cec2b28
+#   text hash     388d072ba942d7c7
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3cd336ee3674a2f1
-#   text hash     53456593d306401b
+#   content hash  9660d9131cec2b28
+#   text hash     849fdd0555916640
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

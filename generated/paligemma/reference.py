@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3cd336ee3674a2f1
-#   text hash     cec0a1e415b7195d
+#   content hash  9660d9131cec2b28
+#   text hash     0676890955cb7394
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3cd336ee3674a2f1
-#   text hash     bc6a985b833e60b6
+#   content hash  9660d9131cec2b28
+#   text hash     96e9cafb2cb11e58
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3cd336ee3674a2f1
-#   text hash     16fbcc2a11b35fa5
+#   content hash  9660d9131cec2b28
+#   text hash     4c9ce0480d2e0a7e
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

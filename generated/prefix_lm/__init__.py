@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1d850d096156598e
-#   text hash     67251afe536200c8
+#   content hash  32c07b8c3157cd57
+#   text hash     927d8db1aff47acf
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

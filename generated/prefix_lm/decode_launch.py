@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1d850d096156598e
-#   text hash     629ea9f3e795b1f2
+#   content hash  32c07b8c3157cd57
+#   text hash     e2a27a9abe3459b2
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

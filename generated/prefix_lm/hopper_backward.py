@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1d850d096156598e
-#   text hash     63aae826c0458f2e
+#   content hash  32c07b8c3157cd57
+#   text hash     c6139c21806da921
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -54,7 +54,6 @@ def prepare(
     b, h = batch_and_head(Hq, TILE_AXIS)
     q_start = tile * BLOCK_M
     q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
-    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
     if entries_ptr is not None:
         if q_start >= q_len:
             return
@@ -331,7 +330,6 @@ def finish(
     b, h = batch_and_head(Hq, TILE_AXIS)
     q_start = tile * BLOCK_M
     q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
-    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
     if entries_ptr is not None:
         if q_start >= q_len:
             return

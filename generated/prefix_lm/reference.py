@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1d850d096156598e
-#   text hash     0a86fd536fcb401a
+#   content hash  32c07b8c3157cd57
+#   text hash     01f473c902337d0e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1d850d096156598e
-#   text hash     ee2470612682b00f
+#   content hash  32c07b8c3157cd57
+#   text hash     dda76fb3a0a6087a
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

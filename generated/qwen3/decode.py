@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  57227ab435c21b09
-#   text hash     81b88a6ad22ae8cc
+#   content hash  80b5c375099b026d
+#   text hash     af7ff16d61e7f8f2
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

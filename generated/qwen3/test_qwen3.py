@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  57227ab435c21b09
-#   text hash     3070d12f87a5117d
+#   content hash  80b5c375099b026d
+#   text hash     e43004c0c803002b
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

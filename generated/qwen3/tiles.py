@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  57227ab435c21b09
-#   text hash     1959c04fe75b53a8
+#   content hash  80b5c375099b026d
+#   text hash     3f705de1b3b8fd9a
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  09f0987a4c746870
-#   text hash     453974d5edfb7998
+#   content hash  e1ec00ae3742c063
+#   text hash     a10dd8773cea78bb
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  09f0987a4c746870
-#   text hash     d2055e05bbd45e46
+#   content hash  e1ec00ae3742c063
+#   text hash     5ac26228dfcc8364
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  09f0987a4c746870
-#   text hash     2b1ea531d7f48507
+#   content hash  e1ec00ae3742c063
+#   text hash     b2c2bd2ed33d51a7
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

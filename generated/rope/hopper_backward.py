@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  09f0987a4c746870
-#   text hash     59284383a799ec68
+#   content hash  e1ec00ae3742c063
+#   text hash     0cfe2f5264ea1782
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -55,7 +55,6 @@ def prepare(
     b, h = batch_and_head(Hq, TILE_AXIS)
     q_start = tile * BLOCK_M
     q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
-    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
     if entries_ptr is not None:
         if q_start >= q_len:
             return

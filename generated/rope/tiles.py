@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  09f0987a4c746870
-#   text hash     d480d0ffab022b9f
+#   content hash  e1ec00ae3742c063
+#   text hash     0f718f3b3c63ed8e
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1b5a1d9fcaf79e3d
-#   text hash     ea1596d15895614f
+#   content hash  79a3176e102d417b
+#   text hash     92030410e6c0d40d
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1b5a1d9fcaf79e3d
-#   text hash     7cf19e022e6ba613
+#   content hash  79a3176e102d417b
+#   text hash     c511b10e9b2fe22c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

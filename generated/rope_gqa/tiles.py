@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1b5a1d9fcaf79e3d
-#   text hash     a816a1af61e46d9c
+#   content hash  79a3176e102d417b
+#   text hash     b7829f8c003955f7
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5cada3e21fc0e541
-#   text hash     eec26e97b448d974
+#   content hash  caeb323a29b40cb2
+#   text hash     e850a1b8768548d1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

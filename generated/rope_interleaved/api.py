@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5cada3e21fc0e541
-#   text hash     281a38d22d91a73c
+#   content hash  caeb323a29b40cb2
+#   text hash     448fbc9831d753aa
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5cada3e21fc0e541
-#   text hash     7eff95f14ced80fd
+#   content hash  caeb323a29b40cb2
+#   text hash     09c5e1a41968bb5d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5cada3e21fc0e541
-#   text hash     0cef0a4aff6ee7d6
+#   content hash  caeb323a29b40cb2
+#   text hash     5e0a0473190fe998
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

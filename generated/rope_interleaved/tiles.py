@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5cada3e21fc0e541
-#   text hash     82eea0b21c065f2b
+#   content hash  caeb323a29b40cb2
+#   text hash     e6346f3288307dd7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5a9842e2219e8856
-#   text hash     6d9e172a596ec1b9
+#   content hash  83e8c01f363d6a37
+#   text hash     ad1ae23a4ddda7be
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

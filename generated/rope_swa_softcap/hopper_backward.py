@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5a9842e2219e8856
-#   text hash     7651e22cb6ea1874
+#   content hash  83e8c01f363d6a37
+#   text hash     d4fc0c0a50176912
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -55,7 +55,6 @@ def prepare(
     b, h = batch_and_head(Hq, TILE_AXIS)
     q_start = tile * BLOCK_M
     q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
-    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
     if entries_ptr is not None:
         if q_start >= q_len:
             return

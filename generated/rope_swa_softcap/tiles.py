@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5a9842e2219e8856
-#   text hash     6ae1365f8fe8a1c1
+#   content hash  83e8c01f363d6a37
+#   text hash     d264872cff49690f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8beb38f1128e2d78
-#   text hash     d924f913a21ef6ea
+#   content hash  23132a8ce7dacd35
+#   text hash     50e2cb2f2bb93b6f
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

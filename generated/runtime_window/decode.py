@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8beb38f1128e2d78
-#   text hash     d48bc7a2874db1b6
+#   content hash  23132a8ce7dacd35
+#   text hash     f397b70b02b45948
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  42f9c020fd7eb400
-#   text hash     e5f5b451616fb6af
+#   content hash  683ab3d2066dd083
+#   text hash     38503ebf728b43b6
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  42f9c020fd7eb400
-#   text hash     9268c664976b8cf1
+#   content hash  683ab3d2066dd083
+#   text hash     b38342d9231dc593
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  42f9c020fd7eb400
-#   text hash     be4092c05f11bb33
+#   content hash  683ab3d2066dd083
+#   text hash     82aff676693486ff
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  42f9c020fd7eb400
-#   text hash     2fbdc403d2304cb5
+#   content hash  683ab3d2066dd083
+#   text hash     ffa8d8a712857984
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  42f9c020fd7eb400
-#   text hash     42952d33c3516474
+#   content hash  683ab3d2066dd083
+#   text hash     85c9f2fa22cb6467
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

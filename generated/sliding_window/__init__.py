@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f1c95dab1fb50b46
-#   text hash     67466224359b7437
+#   content hash  50b6d81399aa1513
+#   text hash     fc8b658982eafde7
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f1c95dab1fb50b46
-#   text hash     9c68f65b5d053102
+#   content hash  50b6d81399aa1513
+#   text hash     20fa797012817903
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f1c95dab1fb50b46
-#   text hash     f32a1c99ccd40c46
+#   content hash  50b6d81399aa1513
+#   text hash     1f6a43597b5a897e
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f1c95dab1fb50b46
-#   text hash     c0a08ab65fdca499
+#   content hash  50b6d81399aa1513
+#   text hash     ba5da4927d542b85
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

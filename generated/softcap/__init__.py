@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d87578d54ba1ffe9
-#   text hash     4dda0a5c13943338
+#   content hash  2347bda5062899e7
+#   text hash     8dbb08f2e732d935
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

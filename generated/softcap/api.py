@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d87578d54ba1ffe9
-#   text hash     386a78212a994cea
+#   content hash  2347bda5062899e7
+#   text hash     c727b8cc24e1d251
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

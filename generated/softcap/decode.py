@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d87578d54ba1ffe9
-#   text hash     f8be0d47ff379501
+#   content hash  2347bda5062899e7
+#   text hash     99f6c5296dc19d61
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

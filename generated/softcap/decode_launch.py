@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d87578d54ba1ffe9
-#   text hash     f01fb923ec0b1654
+#   content hash  2347bda5062899e7
+#   text hash     40ac79671e790d9e
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

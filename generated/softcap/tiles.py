@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d87578d54ba1ffe9
-#   text hash     52df8f06413f9a22
+#   content hash  2347bda5062899e7
+#   text hash     b7a0d1fd500da545
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

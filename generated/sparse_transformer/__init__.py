@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f80c153f1a572d1f
-#   text hash     9bd8052ad881530a
+#   content hash  7df7ff3429b1f78d
+#   text hash     437ff304c26105e9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f80c153f1a572d1f
-#   text hash     2c25f3206637f481
+#   content hash  7df7ff3429b1f78d
+#   text hash     01da332a2f5dad19
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f80c153f1a572d1f
-#   text hash     3b84801931da6e64
+#   content hash  7df7ff3429b1f78d
+#   text hash     03a7ff6b7415c7d3
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

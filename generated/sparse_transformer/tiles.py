@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f80c153f1a572d1f
-#   text hash     423a353413708839
+#   content hash  7df7ff3429b1f78d
+#   text hash     0fc6ead4bf4a8a20
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  01184db9d8686fe3
-#   text hash     2d801272b46ba029
+#   content hash  9c8b5c056c9d7491
+#   text hash     595e128849781b4d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

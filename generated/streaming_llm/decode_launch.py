@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  01184db9d8686fe3
-#   text hash     2db40baa2aa97e91
+#   content hash  9c8b5c056c9d7491
+#   text hash     d4b555a5d02e6872
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

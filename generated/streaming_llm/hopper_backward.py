@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  01184db9d8686fe3
-#   text hash     aaf7e77e705b476b
+#   content hash  9c8b5c056c9d7491
+#   text hash     621c6c2d893efb64
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -54,7 +54,6 @@ def prepare(
     b, h = batch_and_head(Hq, TILE_AXIS)
     q_start = tile * BLOCK_M
     q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
-    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
     if entries_ptr is not None:
         if q_start >= q_len:
             return
@@ -317,7 +316,6 @@ def finish(
     b, h = batch_and_head(Hq, TILE_AXIS)
     q_start = tile * BLOCK_M
     q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
-    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
     if entries_ptr is not None:
         if q_start >= q_len:
             return

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  01184db9d8686fe3
-#   text hash     bf6da249a80ec800
+#   content hash  9c8b5c056c9d7491
+#   text hash     7e3f5c9b05906cb6
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

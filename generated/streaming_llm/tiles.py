@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  01184db9d8686fe3
-#   text hash     eae0c2c0a6221b71
+#   content hash  9c8b5c056c9d7491
+#   text hash     d79b2f2e27a0f3b9
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0bb087d32944452d
-#   text hash     94f26ba78c0fa20f
+#   content hash  93a7e29f84390bdb
+#   text hash     79946d2d4b58583f
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

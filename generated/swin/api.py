@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0bb087d32944452d
-#   text hash     24a935a743dd0efe
+#   content hash  93a7e29f84390bdb
+#   text hash     6465067e8dadacb6
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0bb087d32944452d
-#   text hash     b59d5fd92246fee9
+#   content hash  93a7e29f84390bdb
+#   text hash     9f4f493273f327dc
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0bb087d32944452d
-#   text hash     73e1408588ab1278
+#   content hash  93a7e29f84390bdb
+#   text hash     4f937b93e5c103a6
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0bb087d32944452d
-#   text hash     b65a1092efa44ff2
+#   content hash  93a7e29f84390bdb
+#   text hash     7676c109af8837db
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ac654947c73807b5
-#   text hash     e703e13d62bfe5d9
+#   content hash  6aba10f78cef3834
+#   text hash     f737a25ad8e11770
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ac654947c73807b5
-#   text hash     2c616640d4428b04
+#   content hash  6aba10f78cef3834
+#   text hash     2160dc48ce42a535
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ac654947c73807b5
-#   text hash     311e44430a75ce39
+#   content hash  6aba10f78cef3834
+#   text hash     8c1a78be4cdc138d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -125,14 +125,6 @@ def _parts(q, k, k_lens, k_starts, q_start):
             rows = [row for row in rows if 0 <= begin + row < end - first]
         row, past = (rows[0], rows[-1] + 1) if rows else (0, 0)
         yield (entry, entry + 1), (row, past), (first, end), begin + row if rows else 0
-
-
-def _part(x, rank, places):
-    """x of so many axes, cut to ranges along some of them; an axis of size 1 stands for any size."""
-    x = x[(None,) * (rank - x.dim())]
-    for axis, (first, end) in places.items():
-        x = x if x.shape[axis] == 1 else x.narrow(axis, first, end - first)
-    return x
 
 
 def _scores(q, k):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ac654947c73807b5
-#   text hash     1f249dcdf6e21971
+#   content hash  6aba10f78cef3834
+#   text hash     b318dcbcaf39f2fc
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

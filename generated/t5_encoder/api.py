@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bccff59522eb5e20
-#   text hash     97c1330399bed285
+#   content hash  77ff8193601ce532
+#   text hash     3192247d18302e9e
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

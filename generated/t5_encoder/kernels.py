@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bccff59522eb5e20
-#   text hash     ec5e53b1efa37d0d
+#   content hash  77ff8193601ce532
+#   text hash     fb62360ebc2800fb
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

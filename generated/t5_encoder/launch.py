@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bccff59522eb5e20
-#   text hash     3b281322d1627635
+#   content hash  77ff8193601ce532
+#   text hash     28e155d0adc78fc7
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -50,12 +50,7 @@ def _attend(
 
 def _outputs(q, v, entries):
     batch, rows, heads, _ = q.shape
-    if entries is not None:
-        # no program writes rows that are left out
-        lse = q.new_full((batch, heads, rows), float("inf"), dtype=torch.float32)
-        return q.new_zeros(batch, rows, heads, v.shape[-1]), lse
-    lse = q.new_empty(batch, heads, rows, dtype=torch.float32)
-    return q.new_empty(batch, rows, heads, v.shape[-1]), lse
+    return runtime.outputs(q, (batch, rows, heads, v.shape[-1]), (batch, heads, rows), entries)
 
 
 @_attend.register_fake
@@ -66,10 +61,9 @@ def _(q, k, v, entries, in_rel_bias, scale):
 def _common(q, k, v, entries, in_rel_bias, block_m, block_n):
     """Values that several kernels take alike, by parameter: a launch hands on those that its kernel has."""
     return dict(
-        q_desc=runtime.tile_source(q, block_m, entries is None),
-        k_desc=runtime.tile_source(k, block_n, entries is None),
-        v_desc=runtime.tile_source(v, block_n, entries is None), q_total=q.shape[1], k_total=k.shape[1],
-        Hq=q.shape[-2], in_rel_bias_stride_head=runtime.stride(in_rel_bias, 0),
+        q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
+        v_desc=runtime.tile_source(v, block_n, entries), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
+        in_rel_bias_stride_head=runtime.stride(in_rel_bias, 0),
         in_rel_bias_stride_entry=runtime.stride(in_rel_bias, 1), DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
         BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v), PRECISION=runtime.precision(q),
         D=q.shape[-1],
@@ -84,10 +78,7 @@ def _differentiate(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     if out.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in runtime.empty_gradients(wanted, q, k, v, in_rel_bias))
-    dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v)
-    if entries is not None:
-        # no program writes rows that are left out
-        dq, dk, dv = gradients = [x.zero_() for x in gradients]
+    dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v, entries=entries)
     cache = runtime.LaunchCache.of(
         "differentiate", q, k, v, entries, in_rel_bias, out, dout, lse.data_ptr() % 16, dlse is None, *wanted,
     )  # fmt: skip
@@ -109,8 +100,8 @@ def _differentiate(
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, entries, in_rel_bias, block_m, block_n),
-                out_desc=runtime.tile_source(out, block_m, entries is None),
-                dout_desc=runtime.tile_source(dout, block_m, entries is None),
+                out_desc=runtime.tile_source(out, block_m, entries),
+                dout_desc=runtime.tile_source(dout, block_m, entries),
                 TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
@@ -118,8 +109,7 @@ def _differentiate(
     runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1], entries)
 
     if wanted[1] or wanted[2]:
-        dk = dk if wanted[1] else runtime.empty_like(k)
-        dv = dv if wanted[2] else runtime.empty_like(v)
+        dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
 
         def launch(block_m, block_n, warps, stages):
             runtime.launch(
@@ -128,7 +118,7 @@ def _differentiate(
                 grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout),
                 from_shapes=lambda: dict(
                     _common(q, k, v, entries, in_rel_bias, block_m, block_n),
-                    dout_desc=runtime.tile_source(dout, block_m, entries is None),
+                    dout_desc=runtime.tile_source(dout, block_m, entries),
                     lse_desc=runtime.vector_source(lse, block_m if entries is None else None),
                     delta_desc=runtime.vector_source(delta, block_m if entries is None else None),
                     TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), num_warps=warps, num_stages=stages,

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bccff59522eb5e20
-#   text hash     8f73864725d72250
+#   content hash  77ff8193601ce532
+#   text hash     19fb92a22f748315
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -123,14 +123,6 @@ def _parts(q, k, k_lens, k_starts, q_start):
             rows = [row for row in rows if 0 <= begin + row < end - first]
         row, past = (rows[0], rows[-1] + 1) if rows else (0, 0)
         yield (entry, entry + 1), (row, past), (first, end), begin + row if rows else 0
-
-
-def _part(x, rank, places):
-    """x of so many axes, cut to ranges along some of them; an axis of size 1 stands for any size."""
-    x = x[(None,) * (rank - x.dim())]
-    for axis, (first, end) in places.items():
-        x = x if x.shape[axis] == 1 else x.narrow(axis, first, end - first)
-    return x
 
 
 def _scores(q, k):

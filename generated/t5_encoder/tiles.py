@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bccff59522eb5e20
-#   text hash     589c188eca532546
+#   content hash  77ff8193601ce532
+#   text hash     04926c07ec41645d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

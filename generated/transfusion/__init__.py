@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  07fc069e43a57e88
-#   text hash     0cc07135d613d368
+#   content hash  2ee61581592fa136
+#   text hash     d99769e4dee63c05
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

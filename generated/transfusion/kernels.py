@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  07fc069e43a57e88
-#   text hash     aec14f15a2c4e833
+#   content hash  2ee61581592fa136
+#   text hash     828e5cb3b2c58b1a
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 
@@ -222,7 +222,6 @@ def query_states(
     k_first,
     k_last,
     q_len,
-    k_len,
     q_begin,
     in_image_k_least,
     in_image_k_most,
@@ -375,7 +374,6 @@ def ranges(
                 k_first,
                 k_last,
                 q_len,
-                k_len,
                 q_begin,
                 in_image_k_least,
                 in_image_k_most,
@@ -455,7 +453,6 @@ def rotate(
     tile, place = tl.program_id(0) % tiles, tl.program_id(0) // tiles
     b, h = place // (Hq + Hkv), place % (Hq + Hkv)
     q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
-    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
     row = tile * BLOCK_T + tl.arange(0, BLOCK_T)
     position = tl.where(h < Hq, row + q_begin, row)
     inside = row < tl.where(h < Hq, q_len, k_len)

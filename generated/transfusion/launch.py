@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  07fc069e43a57e88
-#   text hash     ef2191ad4e2f136e
+#   content hash  2ee61581592fa136
+#   text hash     f67fe0006a2b139b
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -37,7 +37,7 @@ def _attend(
     _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions)
     q, k = q_turned, k_turned
     q, k, v = cache.readable(q, k, v)
-    key_ranges, query_ranges = _ranges(cache, q, k, entries, cos, sin, positions, in_image, scale)
+    key_ranges, query_ranges = _ranges(cache, q, k, entries, in_image)
 
     def launch(block_m, block_n, warps, stages, kernels=kernels):
         runtime.launch(
@@ -56,12 +56,7 @@ def _attend(
 
 def _outputs(q, v, entries):
     batch, rows, heads, _ = q.shape
-    if entries is not None:
-        # no program writes rows that are left out
-        lse = q.new_full((batch, heads, rows), float("inf"), dtype=torch.float32)
-        return q.new_zeros(batch, rows, heads, v.shape[-1]), lse
-    lse = q.new_empty(batch, heads, rows, dtype=torch.float32)
-    return q.new_empty(batch, rows, heads, v.shape[-1]), lse
+    return runtime.outputs(q, (batch, rows, heads, v.shape[-1]), (batch, heads, rows), entries)
 
 
 @_attend.register_fake
@@ -72,17 +67,15 @@ def _(q, k, v, entries, cos, sin, positions, in_image, scale):
 def _common(q, k, v, entries, cos, sin, positions, in_image, key_ranges, block_m, block_n):
     """Values that several kernels take alike, by parameter: a launch hands on those that its kernel has."""
     return dict(
-        q_desc=runtime.tile_source(q, block_m, entries is None),
-        k_desc=runtime.tile_source(k, block_n, entries is None),
-        v_desc=runtime.tile_source(v, block_n, entries is None), q_total=q.shape[1], k_total=k.shape[1],
-        Hq=q.shape[-2], in_image_stride_batch=runtime.stride(in_image, 0),
-        in_image_stride_token=runtime.stride(in_image, 1), q_parts=key_ranges.shape[1],
-        GROUP=q.shape[-2] // k.shape[-2], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
-        BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v), PRECISION=runtime.precision(q),
-        cos_stride_row=cos.stride(0), cos_stride_column=cos.stride(1), sin_stride_row=sin.stride(0),
-        sin_stride_column=sin.stride(1), positions_stride_batch=runtime.stride(positions, 0),
-        positions_stride_token=runtime.stride(positions, 1), position_end=cos.shape[0], D=q.shape[-1],
-        PAIRS=cos.shape[1], BLOCK_PAIRS=runtime.power_of_2(cos.shape[1]),
+        q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
+        v_desc=runtime.tile_source(v, block_n, entries), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
+        in_image_stride_batch=runtime.stride(in_image, 0), in_image_stride_token=runtime.stride(in_image, 1),
+        q_parts=key_ranges.shape[1], GROUP=q.shape[-2] // k.shape[-2], DV=v.shape[-1], BLOCK_M=block_m,
+        BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v),
+        PRECISION=runtime.precision(q), cos_stride_row=cos.stride(0), cos_stride_column=cos.stride(1),
+        sin_stride_row=sin.stride(0), sin_stride_column=sin.stride(1),
+        positions_stride_batch=runtime.stride(positions, 0), positions_stride_token=runtime.stride(positions, 1),
+        position_end=cos.shape[0], D=q.shape[-1], PAIRS=cos.shape[1], BLOCK_PAIRS=runtime.power_of_2(cos.shape[1]),
     )  # fmt: skip
 
 
@@ -95,10 +88,7 @@ def _differentiate(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     if out.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in runtime.empty_gradients(wanted, q, k, v))
-    dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v)
-    if entries is not None:
-        # no program writes rows that are left out
-        dq, dk, dv = gradients = [x.zero_() for x in gradients]
+    dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v, entries=entries)
     cache = runtime.LaunchCache.of(
         "differentiate", q, k, v, entries, cos, sin, positions, in_image, out, dout, lse.data_ptr() % 16,
         dlse is None, *wanted,
@@ -122,8 +112,8 @@ def _differentiate(
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, entries, cos, sin, positions, in_image, key_ranges, block_m, block_n),
-                out_desc=runtime.tile_source(out, block_m, entries is None),
-                dout_desc=runtime.tile_source(dout, block_m, entries is None),
+                out_desc=runtime.tile_source(out, block_m, entries),
+                dout_desc=runtime.tile_source(dout, block_m, entries),
                 TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
@@ -131,8 +121,7 @@ def _differentiate(
     runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1], entries)
 
     if wanted[1] or wanted[2]:
-        dk = dk if wanted[1] else runtime.empty_like(k)
-        dv = dv if wanted[2] else runtime.empty_like(v)
+        dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
 
         def launch(block_m, block_n, warps, stages):
             runtime.launch(
@@ -142,7 +131,7 @@ def _differentiate(
                 grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout),
                 from_shapes=lambda: dict(
                     _common(q, k, v, entries, cos, sin, positions, in_image, key_ranges, block_m, block_n),
-                    dout_desc=runtime.tile_source(dout, block_m, entries is None),
+                    dout_desc=runtime.tile_source(dout, block_m, entries),
                     lse_desc=runtime.vector_source(lse, block_m if entries is None else None),
                     delta_desc=runtime.vector_source(delta, block_m if entries is None else None),
                     k_parts=query_ranges.shape[1], TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), num_warps=warps,
@@ -162,7 +151,7 @@ def _(out, lse, dout, dlse, wanted, key_ranges, query_ranges, *inputs):
 _attend.register_gradients(_differentiate, learned=(0, 1, 2), tensors=8, remade=2)
 
 
-def _bounds(cache, q, k, entries, cos, sin, positions, in_image, scale, block_m, block_n):
+def _bounds(cache, q, k, entries, in_image, block_m, block_n):
     """What masks read along each tile, at least and at most, and how many tiles there are."""
     q_tiles, k_tiles = runtime.cdiv(q.shape[1], block_m), runtime.cdiv(k.shape[1], block_n)
     q_bounds = q.new_empty(q.shape[0], q_tiles, 2, dtype=torch.int32)
@@ -186,12 +175,10 @@ def _empty_ranges(q, k):
     return key_ranges, query_ranges
 
 
-def _ranges(cache, q, k, entries, cos, sin, positions, in_image, scale):
+def _ranges(cache, q, k, entries, in_image):
     """The parts of keys that each part of queries needs, and those of queries for keys."""
     block_m = block_n = kernels.GRAIN.value
-    q_bounds, k_bounds, q_tiles, k_tiles = _bounds(
-        cache, q, k, entries, cos, sin, positions, in_image, scale, block_m, block_n
-    )
+    q_bounds, k_bounds, q_tiles, k_tiles = _bounds(cache, q, k, entries, in_image, block_m, block_n)
     key_ranges, query_ranges = _empty_ranges(q, k)
     runtime.launch(
         cache, kernels.ranges, (block_m, block_n), (key_ranges, query_ranges, q_bounds, k_bounds, entries),
@@ -203,9 +190,8 @@ def _ranges(cache, q, k, entries, cos, sin, positions, in_image, scale):
     return key_ranges, query_ranges
 
 
-def _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions):
+def _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions, block_t=32):
     """Turns q and k by the angles of their positions."""
-    block_t = 32
     runtime.launch(
         cache, kernels.rotate, (block_t,), (q, q_turned, k, k_turned, cos, sin, positions, entries),
         grid=lambda: (runtime.cdiv(max(q.shape[1], k.shape[1]), block_t) * q.shape[0] * (q.shape[-2] + k.shape[-2]),),

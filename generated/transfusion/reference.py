@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  07fc069e43a57e88
-#   text hash     cd1d8007bdfa4a98
+#   content hash  2ee61581592fa136
+#   text hash     c63a093686e168d1
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

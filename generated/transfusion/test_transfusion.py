@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  07fc069e43a57e88
-#   text hash     9128ac866f1e6b35
+#   content hash  2ee61581592fa136
+#   text hash     2e7eb8c8e16dc0e7
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  07fc069e43a57e88
-#   text hash     0fd89b32f9aaa60d
+#   content hash  2ee61581592fa136
+#   text hash     e20aaed501711197
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

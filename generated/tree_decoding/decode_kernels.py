@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b00f221a346a27e3
-#   text hash     c4bf4a49bc2a1dc7
+#   content hash  796715b965c9cbeb
+#   text hash     b0602be785beca56
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b00f221a346a27e3
-#   text hash     28d63057190435cb
+#   content hash  796715b965c9cbeb
+#   text hash     3c91c0314337e39c
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

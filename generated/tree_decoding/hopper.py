@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b00f221a346a27e3
-#   text hash     73eeecf7d1ce9108
+#   content hash  796715b965c9cbeb
+#   text hash     c840cf3a8e9ccb07
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

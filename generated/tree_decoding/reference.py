@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b00f221a346a27e3
-#   text hash     f0b08118371f4ba8
+#   content hash  796715b965c9cbeb
+#   text hash     ebb662ef4c6e6686
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

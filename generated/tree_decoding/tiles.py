@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b00f221a346a27e3
-#   text hash     f1a869893e4b49de
+#   content hash  796715b965c9cbeb
+#   text hash     bd38dfbe2d7856be
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -125,7 +125,7 @@ def test_pytorch_takes_the_operators_and_asks_for_no_gradient(name: str, tmp_pat
     module = made(tmp_path, f"whole_{name}", f"mask: [causal]\nalgorithm: {name}\n")
     launch: Any = importlib.import_module(f"whole_{name}.launch")
     inputs = module.make_inputs(module.SMALL)
-    torch.library.opcheck(launch._attend.traced, (inputs["q"], inputs["k"], inputs["v"], 0.25))
+    torch.library.opcheck(launch._attend.traced, (inputs["q"], inputs["k"], inputs["v"], None, 0.25))
     with pytest.raises(RuntimeError, match=f"forward pass only, its spec says `algorithm: {name}`"):
         torch.func.grad(lambda q: module.checks.attention(**inputs | {"q": q}).sum())(inputs["q"])
 

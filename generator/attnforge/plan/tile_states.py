@@ -192,7 +192,7 @@ class TileStates:
         other = OTHER[self.own]
         states = (statement for found in self.conditions for statement in found)
         named = reads((*states, *self.extremes, *self.notes(other)))
-        named |= {"k_len"} if self.own == "q" else {"q_len", "k_len", positions.BEGIN}
+        named |= {"k_len"} if self.own == "q" else {"q_len", positions.BEGIN}
         made = {f"{access.name}_{end}" for access in (*self.noted(other), *self.blocks) for end in ("least", "most")}
         made |= {f"{other}_first", f"{other}_last"}
         own = [f"{access.name}_{end}" for access in self.noted(self.own) for end in ("least", "most")]

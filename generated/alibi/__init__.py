@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b815361a03066bbc
-#   text hash     7a0c817de2a7587e
+#   content hash  d77a4528945321a8
+#   text hash     734a5936a0285191
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

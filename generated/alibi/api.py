@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b815361a03066bbc
-#   text hash     30f02e94b569c104
+#   content hash  d77a4528945321a8
+#   text hash     fa0af18bd62eff2e
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

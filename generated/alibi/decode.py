@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b815361a03066bbc
-#   text hash     e38b410faad89171
+#   content hash  d77a4528945321a8
+#   text hash     d794aeb40cf9978c
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b815361a03066bbc
-#   text hash     f0b3e5e9e9bbc8e0
+#   content hash  d77a4528945321a8
+#   text hash     0ba64593580373e2
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

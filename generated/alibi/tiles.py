@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b815361a03066bbc
-#   text hash     a8b552db9d62cb27
+#   content hash  d77a4528945321a8
+#   text hash     6de3a9e51d62dd1e
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

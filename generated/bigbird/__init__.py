@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1f00a81ba488f43b
-#   text hash     3ebc73330c2d1a22
+#   content hash  9d43f98566049c3d
+#   text hash     a3158b7037860e60
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1f00a81ba488f43b
-#   text hash     218e7204fb8f4c3a
+#   content hash  9d43f98566049c3d
+#   text hash     c1d46a94c04ba90d
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1f00a81ba488f43b
-#   text hash     07ef6333313b90fa
+#   content hash  9d43f98566049c3d
+#   text hash     4d9128cc83e446a3
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1f00a81ba488f43b
-#   text hash     1b8cc6b8b155e61e
+#   content hash  9d43f98566049c3d
+#   text hash     d66f7e9fd27242f0
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1f00a81ba488f43b
-#   text hash     673b01ff05190d5c
+#   content hash  9d43f98566049c3d
+#   text hash     84262ed0d8d76cb5
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

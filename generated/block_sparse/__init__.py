@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3acc4576e656c2df
-#   text hash     17538ea6a2d6c7ab
+#   content hash  1402ce62eccf2bad
+#   text hash     1a978ce23054c6dc
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

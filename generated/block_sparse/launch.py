@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3acc4576e656c2df
-#   text hash     cea034a91985cf9c
+#   content hash  1402ce62eccf2bad
+#   text hash     81973b399ea855b3
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3acc4576e656c2df
-#   text hash     50cc13753c721db2
+#   content hash  1402ce62eccf2bad
+#   text hash     d42f87d37f1cd010
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

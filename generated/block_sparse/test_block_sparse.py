@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3acc4576e656c2df
-#   text hash     d0627bebe176a77e
+#   content hash  1402ce62eccf2bad
+#   text hash     de35c436db0a9e58
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3acc4576e656c2df
-#   text hash     5744f658bf09ecb7
+#   content hash  1402ce62eccf2bad
+#   text hash     158d9533ae6eb68d
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2ce276360a23d654
-#   text hash     f1f0855a180f6309
+#   content hash  d15255e58e39c659
+#   text hash     6e9393305f203a15
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2ce276360a23d654
-#   text hash     e80c9137c6566e27
+#   content hash  d15255e58e39c659
+#   text hash     0acfcec002114db5
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

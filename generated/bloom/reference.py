@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2ce276360a23d654
-#   text hash     f93493cb72d29e60
+#   content hash  d15255e58e39c659
+#   text hash     d3991f5f248b6b6c
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2ce276360a23d654
-#   text hash     e1229f6316c649a0
+#   content hash  d15255e58e39c659
+#   text hash     c851843a2c068d2d
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f7a5baa584383fc9
-#   text hash     dc5335d364bc2808
+#   content hash  72dcc59691ba03e0
+#   text hash     65e1c615c5933eae
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f7a5baa584383fc9
-#   text hash     ceb88045e32ed4fb
+#   content hash  72dcc59691ba03e0
+#   text hash     3e2ddd8a51293ce8
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f7a5baa584383fc9
-#   text hash     5fdb7f7f2075909f
+#   content hash  72dcc59691ba03e0
+#   text hash     af53219ab6d97c74
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

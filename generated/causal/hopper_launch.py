@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f7a5baa584383fc9
-#   text hash     fc08cadd036c4314
+#   content hash  72dcc59691ba03e0
+#   text hash     01dce2b1f4d86943
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f7a5baa584383fc9
-#   text hash     ae9242fd4dc67f6f
+#   content hash  72dcc59691ba03e0
+#   text hash     0508ab0a16dd2bb6
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f7a5baa584383fc9
-#   text hash     dcb006eba38947cb
+#   content hash  72dcc59691ba03e0
+#   text hash     1e90530b7a2dbb63
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  234a9355c5f15144
-#   text hash     855f5a6ac997d7d6
+#   content hash  8258a4a40a0ff3f0
+#   text hash     f09234203d913bb4
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  234a9355c5f15144
-#   text hash     61865f62e38567f0
+#   content hash  8258a4a40a0ff3f0
+#   text hash     0bfe67c547c223d3
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  234a9355c5f15144
-#   text hash     93ff758c0e4a765c
+#   content hash  8258a4a40a0ff3f0
+#   text hash     302bfd1c7492dfd3
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  234a9355c5f15144
-#   text hash     8b96722ee172c137
+#   content hash  8258a4a40a0ff3f0
+#   text hash     f994e66b381ea146
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  234a9355c5f15144
-#   text hash     310b8a66ca5c38cb
+#   content hash  8258a4a40a0ff3f0
+#   text hash     d5f0da6213487ad3
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2e455a70599914d2
-#   text hash     58e4a80ff14f7955
+#   content hash  ae826af89712035a
+#   text hash     93efbd609d1edb75
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2e455a70599914d2
-#   text hash     dc17b22d357d383a
+#   content hash  ae826af89712035a
+#   text hash     44ce744d08d42f23
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2e455a70599914d2
-#   text hash     e6c01afd12a4123f
+#   content hash  ae826af89712035a
+#   text hash     4ad511ca3b8cdc9c
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

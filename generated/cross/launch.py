@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2e455a70599914d2
-#   text hash     0a44f8b2d7cba7ca
+#   content hash  ae826af89712035a
+#   text hash     dd7f7ec2c5ab17d8
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2e455a70599914d2
-#   text hash     b3903cfc78338910
+#   content hash  ae826af89712035a
+#   text hash     cb7c612742041271
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9ecf0fe433efee76
-#   text hash     4a16816c805948a5
+#   content hash  482485ca32e33394
+#   text hash     a8a2efd9b6e06ade
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

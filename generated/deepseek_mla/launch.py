@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9ecf0fe433efee76
-#   text hash     5d16138c80a506f2
+#   content hash  482485ca32e33394
+#   text hash     6fba23cf29871168
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9ecf0fe433efee76
-#   text hash     47a47f36c8baff94
+#   content hash  482485ca32e33394
+#   text hash     6b34917efab2582a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

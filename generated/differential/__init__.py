@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  14a0b36ac0e22e6a
-#   text hash     6798f05a0dc65234
+#   content hash  63e819e2a8b55e8c
+#   text hash     52cbfe46d05da54d
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

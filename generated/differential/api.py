@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  14a0b36ac0e22e6a
-#   text hash     bcb1d413bd17712e
+#   content hash  63e819e2a8b55e8c
+#   text hash     5baca0d150ae49b6
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

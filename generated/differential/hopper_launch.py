@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  14a0b36ac0e22e6a
-#   text hash     2c87af84dd7ca93d
+#   content hash  63e819e2a8b55e8c
+#   text hash     9f8b8783411002c6
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  14a0b36ac0e22e6a
-#   text hash     53f54650269c1a11
+#   content hash  63e819e2a8b55e8c
+#   text hash     54c5eafebc80b31f
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  14a0b36ac0e22e6a
-#   text hash     7365c616bc643272
+#   content hash  63e819e2a8b55e8c
+#   text hash     1eb224f27e0113bc
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d3bca94716fb4825
-#   text hash     5f997480323f62f1
+#   content hash  d5542b4efd402352
+#   text hash     036de5cbe1932fc2
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

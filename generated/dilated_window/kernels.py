@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d3bca94716fb4825
-#   text hash     35a1c4f33d26a23e
+#   content hash  d5542b4efd402352
+#   text hash     10395830904de567
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

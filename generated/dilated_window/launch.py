@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d3bca94716fb4825
-#   text hash     a825a662bdf4be1c
+#   content hash  d5542b4efd402352
+#   text hash     daeb7517aa637614
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d3bca94716fb4825
-#   text hash     f5851f83088ed161
+#   content hash  d5542b4efd402352
+#   text hash     f8bb09fcba5ef3dd
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  97b9326e93029187
-#   text hash     a33beaca8e1a758f
+#   content hash  3b2b1367f550ea28
+#   text hash     d7b2824bc731fcc9
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  97b9326e93029187
-#   text hash     682fca84e7a61232
+#   content hash  3b2b1367f550ea28
+#   text hash     324c3664aa905090
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  97b9326e93029187
-#   text hash     49b94b0bfa65640c
+#   content hash  3b2b1367f550ea28
+#   text hash     97a19d50670ece29
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  f8fbc00f6e4e6095
-#   text hash     7cc4097c16988fbf
+#   content hash  5c65c877b748d761
+#   text hash     6818bf5f8615b29b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  f8fbc00f6e4e6095
-#   text hash     27b3af7ded2c5943
+#   content hash  5c65c877b748d761
+#   text hash     57d3f5bad1eedc4e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  f8fbc00f6e4e6095
-#   text hash     6fc7091616e844ec
+#   content hash  5c65c877b748d761
+#   text hash     0e04509493e6b17a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  f8fbc00f6e4e6095
-#   text hash     6212e0dbdbf2eb14
+#   content hash  5c65c877b748d761
+#   text hash     013be6d6584517df
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  f8fbc00f6e4e6095
-#   text hash     b86531600c782ae1
+#   content hash  5c65c877b748d761
+#   text hash     b20a57199c06c32e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4e7eeb3bb06ebda1
-#   text hash     f0bf5b4ec36a7269
+#   content hash  b1cd4095e98d19f0
+#   text hash     e8b97dcca55f186f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4e7eeb3bb06ebda1
-#   text hash     dc15354d92774944
+#   content hash  b1cd4095e98d19f0
+#   text hash     02eb7ff4813a68b7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

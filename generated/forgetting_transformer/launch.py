@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4e7eeb3bb06ebda1
-#   text hash     93d6cb27dab73123
+#   content hash  b1cd4095e98d19f0
+#   text hash     4dd71053add30012
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

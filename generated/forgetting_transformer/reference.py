@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4e7eeb3bb06ebda1
-#   text hash     705b0edc5a0b4869
+#   content hash  b1cd4095e98d19f0
+#   text hash     700a71c2caeeaf7f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

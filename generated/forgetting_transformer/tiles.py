@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4e7eeb3bb06ebda1
-#   text hash     6924e9434dd46bf9
+#   content hash  b1cd4095e98d19f0
+#   text hash     1782c184d218a3ce
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

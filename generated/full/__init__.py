@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7d805504404c2108
-#   text hash     674880c5676e74f9
+#   content hash  ed3f94d919cab169
+#   text hash     4856b50fdb5a4539
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7d805504404c2108
-#   text hash     c734af2279f767e1
+#   content hash  ed3f94d919cab169
+#   text hash     fb86efb0e0861fd4
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7d805504404c2108
-#   text hash     0e99301cc29b11f6
+#   content hash  ed3f94d919cab169
+#   text hash     7772058caf198b38
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7d805504404c2108
-#   text hash     16cbe67d8bc714d4
+#   content hash  ed3f94d919cab169
+#   text hash     c3125cf1290808f2
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

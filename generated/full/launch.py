@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7d805504404c2108
-#   text hash     18fe8ad60fc2061d
+#   content hash  ed3f94d919cab169
+#   text hash     debdb5979279aab3
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7d805504404c2108
-#   text hash     26e8f26720a19c75
+#   content hash  ed3f94d919cab169
+#   text hash     ee79a7baa3aae555
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7d805504404c2108
-#   text hash     2747bf0496f7cf8b
+#   content hash  ed3f94d919cab169
+#   text hash     849c2c4412258f0c
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

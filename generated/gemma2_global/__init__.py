@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  dcd6c65d494fcf55
-#   text hash     8544edb1a1e2f940
+#   content hash  e7e7116b02440953
+#   text hash     62fca74b2c4c919b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  dcd6c65d494fcf55
-#   text hash     6baa5c6fffc12d6c
+#   content hash  e7e7116b02440953
+#   text hash     fc0152bb24a39e97
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  dcd6c65d494fcf55
-#   text hash     94177d3246e0efb2
+#   content hash  e7e7116b02440953
+#   text hash     d63a2121ecbf1204
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

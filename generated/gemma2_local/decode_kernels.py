@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3b2f92d470a9a7a5
-#   text hash     767a30de05e1d36a
+#   content hash  2e3354cecddb0025
+#   text hash     9232765d80d1f526
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

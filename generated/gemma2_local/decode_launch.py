@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3b2f92d470a9a7a5
-#   text hash     3de6aba08149213e
+#   content hash  2e3354cecddb0025
+#   text hash     3d66b8cbd63a830e
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

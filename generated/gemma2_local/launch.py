@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3b2f92d470a9a7a5
-#   text hash     6dad40b0a5585d11
+#   content hash  2e3354cecddb0025
+#   text hash     a3c2360a5581fa4b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

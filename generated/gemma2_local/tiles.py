@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3b2f92d470a9a7a5
-#   text hash     b303cec29dbfc94b
+#   content hash  2e3354cecddb0025
+#   text hash     de83eb3cebdbe374
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  815432c48c31d7bd
-#   text hash     423561ed5cbc9a3a
+#   content hash  536dad8764efa877
+#   text hash     a0d044b4bd39f95d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

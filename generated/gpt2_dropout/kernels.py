@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  815432c48c31d7bd
-#   text hash     dccf03f8c1d32b9b
+#   content hash  536dad8764efa877
+#   text hash     6e66073461dd75ea
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  815432c48c31d7bd
-#   text hash     133ef531d7e41113
+#   content hash  536dad8764efa877
+#   text hash     6579ac299a095b90
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

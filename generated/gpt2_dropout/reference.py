@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  815432c48c31d7bd
-#   text hash     50278f8c9eb831f5
+#   content hash  536dad8764efa877
+#   text hash     6d6a921e41df464c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

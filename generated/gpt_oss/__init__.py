@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f8ef03083ea27a41
-#   text hash     ef6f9dc15a4e56e6
+#   content hash  a2404eaa0ff8689d
+#   text hash     7feb4d589a5bbe19
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

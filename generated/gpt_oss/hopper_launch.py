@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f8ef03083ea27a41
-#   text hash     f4cef4ef6c165ef0
+#   content hash  a2404eaa0ff8689d
+#   text hash     851a233359b54fe1
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py gets."""
 

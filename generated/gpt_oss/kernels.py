@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f8ef03083ea27a41
-#   text hash     c70692dee19ad3ca
+#   content hash  a2404eaa0ff8689d
+#   text hash     52179375ab87779d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 
@@ -286,6 +286,7 @@ def rotate(
     tile, place = tl.program_id(0) % tiles, tl.program_id(0) // tiles
     b, h = place // (Hq + Hkv), place % (Hq + Hkv)
     q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
     row = tile * BLOCK_T + tl.arange(0, BLOCK_T)
     position = tl.where(h < Hq, row + q_begin, row)
     inside = row < tl.where(h < Hq, q_len, k_len)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f8ef03083ea27a41
-#   text hash     0faca7427a2bf969
+#   content hash  a2404eaa0ff8689d
+#   text hash     ddacc8c338c88b6d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f8ef03083ea27a41
-#   text hash     b6d741da7e55720b
+#   content hash  a2404eaa0ff8689d
+#   text hash     28e8a3b227fdc841
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b57426c7be5f0a59
-#   text hash     b9a4e54dcffae777
+#   content hash  e7f9fc701b4cb77e
+#   text hash     8c2d28cf0d6543d6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

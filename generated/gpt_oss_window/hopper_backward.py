@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b57426c7be5f0a59
-#   text hash     d4051af2841daec8
+#   content hash  e7f9fc701b4cb77e
+#   text hash     a2d7bedb7da19e70
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b57426c7be5f0a59
-#   text hash     cada1db3fe33bcc4
+#   content hash  e7f9fc701b4cb77e
+#   text hash     f712def485a31657
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

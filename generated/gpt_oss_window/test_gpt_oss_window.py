@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b57426c7be5f0a59
-#   text hash     ec5f1ead26756ca5
+#   content hash  e7f9fc701b4cb77e
+#   text hash     4699d60f006c1ae5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b57426c7be5f0a59
-#   text hash     d89319d621895d05
+#   content hash  e7f9fc701b4cb77e
+#   text hash     96936e6e6a669e08
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

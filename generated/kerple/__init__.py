@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6761dfaa796b3ef6
-#   text hash     ea92bf6076326b05
+#   content hash  3965edea1731f6d1
+#   text hash     28ad5b03010ac348
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6761dfaa796b3ef6
-#   text hash     9394c0db175c9985
+#   content hash  3965edea1731f6d1
+#   text hash     90e446b4b9d0eaee
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

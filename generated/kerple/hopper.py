@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6761dfaa796b3ef6
-#   text hash     054ebc9bb133a970
+#   content hash  3965edea1731f6d1
+#   text hash     f57b182334edacdc
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6761dfaa796b3ef6
-#   text hash     b1426b03a9b765f9
+#   content hash  3965edea1731f6d1
+#   text hash     0bb2870b7b57fcde
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

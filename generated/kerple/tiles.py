@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6761dfaa796b3ef6
-#   text hash     ed37d6e86db42189
+#   content hash  3965edea1731f6d1
+#   text hash     cb90b6d3689dc7d7
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fbd77f790d5590de
-#   text hash     bf5aef3bbdd0fc09
+#   content hash  35c86cb98e9eb873
+#   text hash     60da624458e0e6e7
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fbd77f790d5590de
-#   text hash     143a2d6d0b3af419
+#   content hash  35c86cb98e9eb873
+#   text hash     fb8347def705c39a
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

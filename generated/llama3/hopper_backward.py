@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fbd77f790d5590de
-#   text hash     b140eb4983c10314
+#   content hash  35c86cb98e9eb873
+#   text hash     210d5dea25d39db5
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fbd77f790d5590de
-#   text hash     f5f67d8917a8e805
+#   content hash  35c86cb98e9eb873
+#   text hash     2be91c2b30a013e9
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ddc187dc172be122
-#   text hash     889939451967242f
+#   content hash  a14689c1fb784f88
+#   text hash     37069b67dff4e43d
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

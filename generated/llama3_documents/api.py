@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ddc187dc172be122
-#   text hash     489817e6f85a61ca
+#   content hash  a14689c1fb784f88
+#   text hash     063c5ca33787a5f8
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

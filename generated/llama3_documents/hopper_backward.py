@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ddc187dc172be122
-#   text hash     44bf96680f9536e5
+#   content hash  a14689c1fb784f88
+#   text hash     92fcf3a8111dffd6
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

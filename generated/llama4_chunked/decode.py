@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ff18b78d92058009
-#   text hash     e5dd1270bb291c1a
+#   content hash  834342b0388163df
+#   text hash     9d95e9f6e0a1949c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ff18b78d92058009
-#   text hash     bf4cb1ebcf74acc7
+#   content hash  834342b0388163df
+#   text hash     dbb606ea789ea535
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py gets."""
 

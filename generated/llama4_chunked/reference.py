@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ff18b78d92058009
-#   text hash     6b10c375d02d5bd0
+#   content hash  834342b0388163df
+#   text hash     66ceef03f496127a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6794ac9e4d0217fa
-#   text hash     b6c4a8d87a0f3442
+#   content hash  14963253a7a40bf3
+#   text hash     853379464467570f
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6794ac9e4d0217fa
-#   text hash     be2371f270ea230e
+#   content hash  14963253a7a40bf3
+#   text hash     68650215b1fe2080
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

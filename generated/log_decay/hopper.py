@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6794ac9e4d0217fa
-#   text hash     9d92a785abe8ccb1
+#   content hash  14963253a7a40bf3
+#   text hash     f8f230f2d452982d
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

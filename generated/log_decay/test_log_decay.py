@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6794ac9e4d0217fa
-#   text hash     4d695aecd01e0011
+#   content hash  14963253a7a40bf3
+#   text hash     39d43c73c6bc50cd
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6794ac9e4d0217fa
-#   text hash     20d39d238ba71bad
+#   content hash  14963253a7a40bf3
+#   text hash     a4289b97224cc298
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5480daaaea373755
-#   text hash     c896b6a99ebdd7b8
+#   content hash  827301dcaecd69cc
+#   text hash     a55a8b39292bb2d3
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5480daaaea373755
-#   text hash     1091f5857b37fd86
+#   content hash  827301dcaecd69cc
+#   text hash     22d08d9860ce74d1
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

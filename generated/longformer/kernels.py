@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5480daaaea373755
-#   text hash     8d92f3bceae51050
+#   content hash  827301dcaecd69cc
+#   text hash     fa70a881c1c338ed
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

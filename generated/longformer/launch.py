@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5480daaaea373755
-#   text hash     187a40db19271e18
+#   content hash  827301dcaecd69cc
+#   text hash     4f49e675352aebb2
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5480daaaea373755
-#   text hash     55b6cc8772168904
+#   content hash  827301dcaecd69cc
+#   text hash     0e52dba4ce2266d1
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

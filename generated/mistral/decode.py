@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  450f3210d3c1a134
-#   text hash     5f06ab749dceefcc
+#   content hash  64fc0f2f3ce59cb0
+#   text hash     528a112ef61d04ba
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

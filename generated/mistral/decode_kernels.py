@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  450f3210d3c1a134
-#   text hash     29e61f718e2626dc
+#   content hash  64fc0f2f3ce59cb0
+#   text hash     e1080a2c0f3dae27
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

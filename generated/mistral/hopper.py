@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  450f3210d3c1a134
-#   text hash     02a6240d3a0c0187
+#   content hash  64fc0f2f3ce59cb0
+#   text hash     c9aa524f2be4e3d8
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  450f3210d3c1a134
-#   text hash     bd2f2361bd2c9bc8
+#   content hash  64fc0f2f3ce59cb0
+#   text hash     5151aec796792c2f
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

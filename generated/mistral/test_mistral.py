@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  450f3210d3c1a134
-#   text hash     6fd65a089ea4b1ac
+#   content hash  64fc0f2f3ce59cb0
+#   text hash     4cde35dad847d735
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

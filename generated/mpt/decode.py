@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f55b87fab8de722f
-#   text hash     1d1270d8d204e9ae
+#   content hash  404838fe06a9dab6
+#   text hash     2f55d5f9d64eb7d2
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f55b87fab8de722f
-#   text hash     2a7ca3ff9c7a6f08
+#   content hash  404838fe06a9dab6
+#   text hash     e6eb09522520d425
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f55b87fab8de722f
-#   text hash     137b690e9e043e13
+#   content hash  404838fe06a9dab6
+#   text hash     39f803604b39cf87
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

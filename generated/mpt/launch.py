@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f55b87fab8de722f
-#   text hash     c5e1f185d78d4faf
+#   content hash  404838fe06a9dab6
+#   text hash     634fa5fff66bb363
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

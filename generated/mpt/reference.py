@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f55b87fab8de722f
-#   text hash     d0e2dc628f675c17
+#   content hash  404838fe06a9dab6
+#   text hash     df7509393594755b
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

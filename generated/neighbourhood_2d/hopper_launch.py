@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6af9f6e4e0fc9b51
-#   text hash     69fd6192cfe53b26
+#   content hash  f0286cff203389af
+#   text hash     959ebbcc806020d0
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py gets."""
 

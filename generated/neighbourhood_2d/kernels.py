@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6af9f6e4e0fc9b51
-#   text hash     7a4aac86c3ee9750
+#   content hash  f0286cff203389af
+#   text hash     7fb6235e95ed0d5c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6af9f6e4e0fc9b51
-#   text hash     bfe1a7588af66f0f
+#   content hash  f0286cff203389af
+#   text hash     0b3767868d7fb930
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

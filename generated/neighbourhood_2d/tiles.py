@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6af9f6e4e0fc9b51
-#   text hash     94433497b422b67b
+#   content hash  f0286cff203389af
+#   text hash     e03f0a878e75ebbb
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

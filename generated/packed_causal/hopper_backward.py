@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1d3f1fb988bce295
-#   text hash     b2cf11117625c713
+#   content hash  fade1f326e2d00a3
+#   text hash     09f693ca5ff2b5c0
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

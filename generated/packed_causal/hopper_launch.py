@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1d3f1fb988bce295
-#   text hash     d82989fb81a0cc7b
+#   content hash  fade1f326e2d00a3
+#   text hash     1534ea007a797ef7
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

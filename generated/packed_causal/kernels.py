@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1d3f1fb988bce295
-#   text hash     b37c17eb576bb7a7
+#   content hash  fade1f326e2d00a3
+#   text hash     6812e14f82b5933c
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

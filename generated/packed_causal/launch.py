@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1d3f1fb988bce295
-#   text hash     46125f2ecc70852b
+#   content hash  fade1f326e2d00a3
+#   text hash     2423581c9e73be70
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1d3f1fb988bce295
-#   text hash     2e53a189484ad4e8
+#   content hash  fade1f326e2d00a3
+#   text hash     306813e01bfd1f7d
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ce0423a28f317167
-#   text hash     c34e76ac33c0c26c
+#   content hash  7bcd941b1f0a162b
+#   text hash     04f6a0661f4e90ad
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

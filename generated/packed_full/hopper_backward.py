@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ce0423a28f317167
-#   text hash     56d9962aea9e1c79
+#   content hash  7bcd941b1f0a162b
+#   text hash     9eae8d83cec6ef63
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ce0423a28f317167
-#   text hash     9f02a0e9f459c501
+#   content hash  7bcd941b1f0a162b
+#   text hash     169152b0abdfa7a9
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ce0423a28f317167
-#   text hash     2d9874ead6d2dc54
+#   content hash  7bcd941b1f0a162b
+#   text hash     9dd166eba795c8a9
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ce0423a28f317167
-#   text hash     49daeac48ab26b6f
+#   content hash  7bcd941b1f0a162b
+#   text hash     ed9738b31e1790b0
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c0792ceb895db13e
-#   text hash     8166a6ad2dbaeda0
+#   content hash  aced7348f30a251c
+#   text hash     9b5b905a9c105e3c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

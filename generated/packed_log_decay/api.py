@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c0792ceb895db13e
-#   text hash     720a7e3a6491e689
+#   content hash  aced7348f30a251c
+#   text hash     0d7c607f80b670d3
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c0792ceb895db13e
-#   text hash     6127236a1f1686d0
+#   content hash  aced7348f30a251c
+#   text hash     9ba9aad42483d1e7
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c0792ceb895db13e
-#   text hash     bb9b1c3c39c1d223
+#   content hash  aced7348f30a251c
+#   text hash     dc8b7e7aad4435bb
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e0a46913fa2f69cc
-#   text hash     4854f6d7dc7e8ab1
+#   content hash  dd55f9c173bf4396
+#   text hash     17334bfadd570390
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

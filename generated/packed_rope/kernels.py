@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e0a46913fa2f69cc
-#   text hash     4a2b994fb711cdb8
+#   content hash  dd55f9c173bf4396
+#   text hash     beecaeac2aa6740b
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 
@@ -311,6 +311,7 @@ def rotate(
     q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
     k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
     k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
+    q_begin = k_len - q_len
     row = tile * BLOCK_T + tl.arange(0, BLOCK_T)
     position = tl.where(h < Hq, row + q_begin, row)
     inside = row < tl.where(h < Hq, q_len, k_len)

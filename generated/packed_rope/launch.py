@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e0a46913fa2f69cc
-#   text hash     8e39faf42d88743e
+#   content hash  dd55f9c173bf4396
+#   text hash     015141b25ffa0083
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e0a46913fa2f69cc
-#   text hash     a13e8c25ab000444
+#   content hash  dd55f9c173bf4396
+#   text hash     d39463b695eb064e
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e0a46913fa2f69cc
-#   text hash     a05b680d99a134d6
+#   content hash  dd55f9c173bf4396
+#   text hash     d7dd8055b2686060
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

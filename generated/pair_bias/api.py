@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f175b70d490c5743
-#   text hash     bd62dadd2bb12e64
+#   content hash  eec69a59ca872704
+#   text hash     024299e212749fb2
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f175b70d490c5743
-#   text hash     f62f01fb2d20759c
+#   content hash  eec69a59ca872704
+#   text hash     c7bfc60169eecf8e
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f175b70d490c5743
-#   text hash     29be020510c0e371
+#   content hash  eec69a59ca872704
+#   text hash     b9cb95870ee885cd
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 
@@ -508,7 +508,6 @@ def backward_in_bias(
     for i in tl.range(0, batches * heads):
         b, h = own_b * batches + i // heads, own_h * heads + i % heads
         q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
-        q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
         # rows of the tile as the batch entry counts its own
         q_start, k_start = own_q_start - q_offset, own_k_start - k_offset
         # [BLOCK_M]

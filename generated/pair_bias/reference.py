@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f175b70d490c5743
-#   text hash     16c71ceb631ef3d7
+#   content hash  eec69a59ca872704
+#   text hash     699915fb2f1f7167
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

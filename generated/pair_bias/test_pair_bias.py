@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f175b70d490c5743
-#   text hash     2f6a26c6dc4c418a
+#   content hash  eec69a59ca872704
+#   text hash     2fd2592ffbef344e
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

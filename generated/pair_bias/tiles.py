@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f175b70d490c5743
-#   text hash     8b849ff2d776b214
+#   content hash  eec69a59ca872704
+#   text hash     022b3418e42377c7
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9660d9131cec2b28
-#   text hash     686a9af7779e6f8d
+#   content hash  288c1a542bf9ce4f
+#   text hash     a6730dc3a243b2a7
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

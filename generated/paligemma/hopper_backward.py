@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9660d9131cec2b28
-#   text hash     bfab6e0f349c36c9
+#   content hash  288c1a542bf9ce4f
+#   text hash     e1c622f5c4e5e5d6
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

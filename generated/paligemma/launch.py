@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9660d9131cec2b28
-#   text hash     27ddaaf56944d272
+#   content hash  288c1a542bf9ce4f
+#   text hash     a377c23c3c2ec35b
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

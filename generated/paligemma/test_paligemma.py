@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9660d9131cec2b28
-#   text hash     96e9cafb2cb11e58
+#   content hash  288c1a542bf9ce4f
+#   text hash     0fd8ac2ba40680ab
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

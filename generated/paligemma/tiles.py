@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9660d9131cec2b28
-#   text hash     4c9ce0480d2e0a7e
+#   content hash  288c1a542bf9ce4f
+#   text hash     25de60d29d233a39
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

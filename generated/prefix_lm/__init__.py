@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  32c07b8c3157cd57
-#   text hash     927d8db1aff47acf
+#   content hash  809b7ee10ac155d8
+#   text hash     c6efb8bd29c06606
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  32c07b8c3157cd57
-#   text hash     604a2f1aa95050cd
+#   content hash  809b7ee10ac155d8
+#   text hash     d5d7e5370055d31e
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

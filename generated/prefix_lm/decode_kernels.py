@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  32c07b8c3157cd57
-#   text hash     37d14b15898e24a1
+#   content hash  809b7ee10ac155d8
+#   text hash     3e10b12d51f9dd14
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  32c07b8c3157cd57
-#   text hash     b389b4d976b53fe7
+#   content hash  809b7ee10ac155d8
+#   text hash     c974b2b120a4a28b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  32c07b8c3157cd57
-#   text hash     04b2a0eaab6dc179
+#   content hash  809b7ee10ac155d8
+#   text hash     48216355a8d99bf8
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

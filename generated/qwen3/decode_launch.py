@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  80b5c375099b026d
-#   text hash     6c4b9e508ffc842f
+#   content hash  8705504391816321
+#   text hash     d7cf247b7ee1c131
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  80b5c375099b026d
-#   text hash     76f5c0aaeb7574d7
+#   content hash  8705504391816321
+#   text hash     d28618cdeb87afea
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  80b5c375099b026d
-#   text hash     5af1015926a5e1ba
+#   content hash  8705504391816321
+#   text hash     67c70acd0f2ac15f
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e1ec00ae3742c063
-#   text hash     b2c2bd2ed33d51a7
+#   content hash  8760c3f989e89c46
+#   text hash     c1b527d47fea4bc5
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

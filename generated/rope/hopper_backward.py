@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e1ec00ae3742c063
-#   text hash     0cfe2f5264ea1782
+#   content hash  8760c3f989e89c46
+#   text hash     965ada49ad2cae37
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

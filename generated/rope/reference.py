@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e1ec00ae3742c063
-#   text hash     e73c82e574371f3e
+#   content hash  8760c3f989e89c46
+#   text hash     582b700acc67c2d6
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e1ec00ae3742c063
-#   text hash     1bca18e91db95272
+#   content hash  8760c3f989e89c46
+#   text hash     ceb7bca58b2364ea
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e1ec00ae3742c063
-#   text hash     0f718f3b3c63ed8e
+#   content hash  8760c3f989e89c46
+#   text hash     a31a83f7738f1f66
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

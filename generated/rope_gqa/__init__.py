@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  79a3176e102d417b
-#   text hash     92030410e6c0d40d
+#   content hash  b543abab782253dd
+#   text hash     7a6017b14ccaf152
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

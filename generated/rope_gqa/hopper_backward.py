@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  79a3176e102d417b
-#   text hash     8c7d61d9f012183a
+#   content hash  b543abab782253dd
+#   text hash     5a4e5e90a8c788e9
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

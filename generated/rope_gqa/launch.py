@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  79a3176e102d417b
-#   text hash     823ed9d01131a2b7
+#   content hash  b543abab782253dd
+#   text hash     539f59cf8a0cf8b3
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  79a3176e102d417b
-#   text hash     b6a4e3d38d2f2008
+#   content hash  b543abab782253dd
+#   text hash     76ca5487e72bd78f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  caeb323a29b40cb2
-#   text hash     e850a1b8768548d1
+#   content hash  69a7c498678b462d
+#   text hash     0d69174e2aa240b9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

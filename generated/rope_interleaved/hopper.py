@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  caeb323a29b40cb2
-#   text hash     09c5e1a41968bb5d
+#   content hash  69a7c498678b462d
+#   text hash     73e135e63d236d17
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

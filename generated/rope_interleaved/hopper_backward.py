@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  caeb323a29b40cb2
-#   text hash     d0fbc4ca163155d5
+#   content hash  69a7c498678b462d
+#   text hash     178fcda00a74605a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

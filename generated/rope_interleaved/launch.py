@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  caeb323a29b40cb2
-#   text hash     7fd3765433d0c2e5
+#   content hash  69a7c498678b462d
+#   text hash     5e04ba414e72be8a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

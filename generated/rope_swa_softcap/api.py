@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  83e8c01f363d6a37
-#   text hash     e10703592d65c418
+#   content hash  e953a4b8b210aeff
+#   text hash     4e3fde2cf4b1a5d5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

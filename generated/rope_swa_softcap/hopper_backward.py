@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  83e8c01f363d6a37
-#   text hash     d4fc0c0a50176912
+#   content hash  e953a4b8b210aeff
+#   text hash     6a9e918bcf3cb56f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

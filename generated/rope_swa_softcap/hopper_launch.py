@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  83e8c01f363d6a37
-#   text hash     4cc1f904ba2aa27a
+#   content hash  e953a4b8b210aeff
+#   text hash     7af3ebb5523172e5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  83e8c01f363d6a37
-#   text hash     1a1a71b11942a684
+#   content hash  e953a4b8b210aeff
+#   text hash     b9eb273ad3c14dde
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  23132a8ce7dacd35
-#   text hash     79ea1234583ba3d3
+#   content hash  72482f90996385d6
+#   text hash     2ae71c05c811780a
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

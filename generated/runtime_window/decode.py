@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  23132a8ce7dacd35
-#   text hash     f397b70b02b45948
+#   content hash  72482f90996385d6
+#   text hash     810fbfc83cb4a7ea
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  23132a8ce7dacd35
-#   text hash     ade03c772cf3741f
+#   content hash  72482f90996385d6
+#   text hash     f8d7473dece4ef5d
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

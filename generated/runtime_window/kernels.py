@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  23132a8ce7dacd35
-#   text hash     2e0096b60b82c777
+#   content hash  72482f90996385d6
+#   text hash     ed531ac2c9d0a608
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

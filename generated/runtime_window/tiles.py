@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  23132a8ce7dacd35
-#   text hash     4d8c45e786030308
+#   content hash  72482f90996385d6
+#   text hash     fd62675cdaf5207b
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  683ab3d2066dd083
-#   text hash     1e76f8f9cfbdb984
+#   content hash  d76bfa0537b70706
+#   text hash     1c021f4aba25bc1d
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

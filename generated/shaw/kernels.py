@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  683ab3d2066dd083
-#   text hash     82aff676693486ff
+#   content hash  d76bfa0537b70706
+#   text hash     c762eb11db0e8e40
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  683ab3d2066dd083
-#   text hash     936b93681360dbb5
+#   content hash  d76bfa0537b70706
+#   text hash     e7b846422fd35ee4
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  683ab3d2066dd083
-#   text hash     8647d78293282432
+#   content hash  d76bfa0537b70706
+#   text hash     f760f0dec373b357
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

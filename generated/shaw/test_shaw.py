@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  683ab3d2066dd083
-#   text hash     ffa8d8a712857984
+#   content hash  d76bfa0537b70706
+#   text hash     3f8f65e4852abdfd
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  50b6d81399aa1513
-#   text hash     85e62ef93dd19d55
+#   content hash  93fea01724cd1547
+#   text hash     b4d4520703312d33
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  50b6d81399aa1513
-#   text hash     3081f7261632c471
+#   content hash  93fea01724cd1547
+#   text hash     e418d97f4d09b94c
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

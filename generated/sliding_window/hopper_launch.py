@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  50b6d81399aa1513
-#   text hash     588480f2adc2f50f
+#   content hash  93fea01724cd1547
+#   text hash     e94d285536fec024
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  50b6d81399aa1513
-#   text hash     d81a47ffa1b83a67
+#   content hash  93fea01724cd1547
+#   text hash     a33de57dd87c30c9
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  50b6d81399aa1513
-#   text hash     ba5da4927d542b85
+#   content hash  93fea01724cd1547
+#   text hash     0c4482cafe406e0f
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2347bda5062899e7
-#   text hash     8dbb08f2e732d935
+#   content hash  262b0fca38c47dee
+#   text hash     5da408451590375f
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

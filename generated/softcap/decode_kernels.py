@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2347bda5062899e7
-#   text hash     f910578c437c40c6
+#   content hash  262b0fca38c47dee
+#   text hash     1c888f67e6655873
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2347bda5062899e7
-#   text hash     9750f0df77df453d
+#   content hash  262b0fca38c47dee
+#   text hash     c57170c0bc9c41d1
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2347bda5062899e7
-#   text hash     d8391e31c29935d1
+#   content hash  262b0fca38c47dee
+#   text hash     237c9232b4606a05
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

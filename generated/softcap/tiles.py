@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2347bda5062899e7
-#   text hash     b7a0d1fd500da545
+#   content hash  262b0fca38c47dee
+#   text hash     b2d11a4e176a1358
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

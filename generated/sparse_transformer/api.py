@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7df7ff3429b1f78d
-#   text hash     3257f95e168600b7
+#   content hash  badcf5bba8c62593
+#   text hash     26c3276e9de82620
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7df7ff3429b1f78d
-#   text hash     45f06967a6c8059e
+#   content hash  badcf5bba8c62593
+#   text hash     6362000fab3eae9d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

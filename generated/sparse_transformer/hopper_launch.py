@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7df7ff3429b1f78d
-#   text hash     62268b4cfee8bbab
+#   content hash  badcf5bba8c62593
+#   text hash     b399eabe7be69dcf
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

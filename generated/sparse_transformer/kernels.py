@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7df7ff3429b1f78d
-#   text hash     01da332a2f5dad19
+#   content hash  badcf5bba8c62593
+#   text hash     834099b9beafc281
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

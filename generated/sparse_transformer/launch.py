@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7df7ff3429b1f78d
-#   text hash     b954768957ddd50c
+#   content hash  badcf5bba8c62593
+#   text hash     b0f4ba18326195a1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

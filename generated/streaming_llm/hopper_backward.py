@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9c8b5c056c9d7491
-#   text hash     621c6c2d893efb64
+#   content hash  4f5293ed0739b2af
+#   text hash     f96e9b86eccbfecb
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9c8b5c056c9d7491
-#   text hash     1b64912135c3a342
+#   content hash  4f5293ed0739b2af
+#   text hash     d4e7272a40a2e57b
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py gets."""
 

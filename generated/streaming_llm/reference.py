@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9c8b5c056c9d7491
-#   text hash     32ff5d8df1df24cd
+#   content hash  4f5293ed0739b2af
+#   text hash     dfe801dcc18e3547
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9c8b5c056c9d7491
-#   text hash     7e3f5c9b05906cb6
+#   content hash  4f5293ed0739b2af
+#   text hash     8bc2a1a78cec2536
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

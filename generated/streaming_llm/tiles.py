@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9c8b5c056c9d7491
-#   text hash     d79b2f2e27a0f3b9
+#   content hash  4f5293ed0739b2af
+#   text hash     80dd8290e0b31175
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

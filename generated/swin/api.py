@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  93a7e29f84390bdb
-#   text hash     6465067e8dadacb6
+#   content hash  acc185bd045129d6
+#   text hash     efd8192a06ba7e5c
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  93a7e29f84390bdb
-#   text hash     baccab42be12d8d9
+#   content hash  acc185bd045129d6
+#   text hash     4ed0672b586db45f
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  93a7e29f84390bdb
-#   text hash     f08f0aed48530463
+#   content hash  acc185bd045129d6
+#   text hash     56cf6dc5842dc5b9
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

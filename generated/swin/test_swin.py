@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  93a7e29f84390bdb
-#   text hash     4f937b93e5c103a6
+#   content hash  acc185bd045129d6
+#   text hash     41a29c8624f8c42f
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  93a7e29f84390bdb
-#   text hash     7676c109af8837db
+#   content hash  acc185bd045129d6
+#   text hash     e725b14e3124c623
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6aba10f78cef3834
-#   text hash     607b79470b880766
+#   content hash  74b8a4813f6817d4
+#   text hash     0a313d473ae4e7b6
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6aba10f78cef3834
-#   text hash     932f3d216e52a18c
+#   content hash  74b8a4813f6817d4
+#   text hash     77fed6537f123e62
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

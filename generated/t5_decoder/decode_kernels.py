@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6aba10f78cef3834
-#   text hash     e97e3b6a768b7946
+#   content hash  74b8a4813f6817d4
+#   text hash     d78b83cc69f4da12
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

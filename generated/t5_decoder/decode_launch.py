@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6aba10f78cef3834
-#   text hash     2160dc48ce42a535
+#   content hash  74b8a4813f6817d4
+#   text hash     4c31c4497c9f1033
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

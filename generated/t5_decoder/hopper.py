@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6aba10f78cef3834
-#   text hash     25e17f0549b510f9
+#   content hash  74b8a4813f6817d4
+#   text hash     f49ed79bbb60ff03
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

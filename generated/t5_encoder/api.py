@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  77ff8193601ce532
-#   text hash     3192247d18302e9e
+#   content hash  020d7e9566cc4340
+#   text hash     6cf16cb1b2b98b63
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

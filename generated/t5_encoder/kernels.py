@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  77ff8193601ce532
-#   text hash     fb62360ebc2800fb
+#   content hash  020d7e9566cc4340
+#   text hash     959091df062502d6
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

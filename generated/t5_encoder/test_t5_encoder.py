@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  77ff8193601ce532
-#   text hash     a8c84d480864969f
+#   content hash  020d7e9566cc4340
+#   text hash     46eae2f3e055420a
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

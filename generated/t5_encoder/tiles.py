@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  77ff8193601ce532
-#   text hash     04926c07ec41645d
+#   content hash  020d7e9566cc4340
+#   text hash     0395357960fe47da
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2ee61581592fa136
-#   text hash     d99769e4dee63c05
+#   content hash  6c4b9d03861d982f
+#   text hash     5e03a813fc935f79
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2ee61581592fa136
-#   text hash     ed15348ac74a65f0
+#   content hash  6c4b9d03861d982f
+#   text hash     bbb3b3a7ec28b28c
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2ee61581592fa136
-#   text hash     18b6b89a74e0cee5
+#   content hash  6c4b9d03861d982f
+#   text hash     16f5c00871bd64dc
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2ee61581592fa136
-#   text hash     f67fe0006a2b139b
+#   content hash  6c4b9d03861d982f
+#   text hash     63af02129f37caf7
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2ee61581592fa136
-#   text hash     e20aaed501711197
+#   content hash  6c4b9d03861d982f
+#   text hash     80984da9673663f2
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

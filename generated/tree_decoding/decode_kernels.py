@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  796715b965c9cbeb
-#   text hash     b0602be785beca56
+#   content hash  e43bfb88731ee1a1
+#   text hash     bd2ee3f7c0c1e07d
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

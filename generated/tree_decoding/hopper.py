@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  796715b965c9cbeb
-#   text hash     c840cf3a8e9ccb07
+#   content hash  e43bfb88731ee1a1
+#   text hash     afd1fdf4c7e371ca
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  796715b965c9cbeb
-#   text hash     30263d846772adcc
+#   content hash  e43bfb88731ee1a1
+#   text hash     d2025ccebacee356
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 
@@ -289,6 +289,7 @@ def rotate(
     tile, place = tl.program_id(0) % tiles, tl.program_id(0) // tiles
     b, h = place // (Hq + Hkv), place % (Hq + Hkv)
     q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
     row = tile * BLOCK_T + tl.arange(0, BLOCK_T)
     position = tl.where(h < Hq, row + q_begin, row)
     inside = row < tl.where(h < Hq, q_len, k_len)

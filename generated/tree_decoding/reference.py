@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  796715b965c9cbeb
-#   text hash     ebb662ef4c6e6686
+#   content hash  e43bfb88731ee1a1
+#   text hash     2473be5c9a9a4aea
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  796715b965c9cbeb
-#   text hash     bd38dfbe2d7856be
+#   content hash  e43bfb88731ee1a1
+#   text hash     2b32560986ec1681
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -80,6 +80,10 @@ class PackageKernels(SharedParameters):
             "portable/rotate.jinja",
             blocks={
                 "enter": (*self.storage.found(), self.analysis.begin),
+                "rows": (
+                    Statement("row", "tile * BLOCK_T + tl.arange(0, BLOCK_T)"),
+                    Statement("position", f"tl.where(h < Hq, {positions.of('row')}, row)"),
+                ),
                 "positions": rotation.positions(self.analysis),
                 "turn_q": rotation.turned(self.analysis, "q", "h"),
                 "turn_k": rotation.turned(self.analysis, "k", "h - Hq"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ..expressions.inputs import Input
 from .positions import BEGIN
-from .statements import Block, Bundle, Call, Statement, reads
+from .statements import Block, Bundle, Call, reads, without
 
 _LOADED = ("tiles", "rows", "fragments")
 
@@ -134,8 +134,7 @@ class Kernel:
         """Leaves the position of the first query out where no statement reads it."""
         if BEGIN not in reads(block for blocks in self.blocks.values() for block in blocks):
             for name, blocks in self.blocks.items():
-                kept = (block for block in blocks if not (isinstance(block, Statement) and block.target == BEGIN))
-                self.blocks[name] = tuple(kept)
+                self.blocks[name] = without(blocks, BEGIN)
 
     @property
     def tiled(self) -> tuple[Parameter, ...]:

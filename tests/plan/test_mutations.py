@@ -152,9 +152,9 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "causal", "else tl.load(entries_ptr + 5 * b + 4)", "else k_len - q_len", "test_lengths"
     ),
     "tiles that reach into padding": (
-        "causal", "runtime.tile_source(v, block_n, entries is None)", "runtime.tile_source(v, block_n)", "padding"
+        "causal", "runtime.tile_source(v, block_n, entries)", "runtime.tile_source(v, block_n)", "padding"
     ),
-    "gradients of padding left as they were": ("full", "[x.zero_() for x in gradients]", "gradients", "padding"),
+    "gradients of padding left as they were": ("full", "[x.zero_() for x in found]", "found", "padding"),
     "a sink's gradient of padding": ("gpt_oss", "else torch.zeros_like(lse)", "else torch.empty_like(lse)", "padding"),
     "sums from the first row of the tensor": (
         "log_decay", "find_entry(entries_ptr, b, 0, k_total)", "find_entry(None, b, 0, k_total)", "test_lengths"

@@ -50,7 +50,7 @@ class Backward:
     def launched(self) -> tuple[Kernel, ...]:
         """All kernels in the order in which they run, with what the host tells them."""
         before, *after = self.frame.kernels
-        told = tuple(q for q in self.parts if q.name not in _ORDER)
+        told = (*(q for q in self.parts if q.name not in _ORDER), self.shared.axis("k"))
         return (before, dataclasses.replace(self.kernel, parts=told), *after)
 
     @cached_property
@@ -86,7 +86,6 @@ class Backward:
             *p.skipped("k"),
             *(Parameter(name, "i32", name) for name in _ORDER),
             *p.constants("GROUP", "D", "DV", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "STAGES"),
-            p.axis("k"),
         )
 
     @cached_property

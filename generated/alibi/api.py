@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d77a4528945321a8
-#   text hash     fa0af18bd62eff2e
+#   content hash  0521c5ba0cae724a
+#   text hash     9c84c230e18e9c3a
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

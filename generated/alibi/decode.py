@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d77a4528945321a8
-#   text hash     d794aeb40cf9978c
+#   content hash  0521c5ba0cae724a
+#   text hash     77b282c463a9977a
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

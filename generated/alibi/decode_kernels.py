@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d77a4528945321a8
-#   text hash     beda7c7f24e3affb
+#   content hash  0521c5ba0cae724a
+#   text hash     7b79e3ee13944781
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

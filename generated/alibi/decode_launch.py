@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d77a4528945321a8
-#   text hash     1ca11a4113b67652
+#   content hash  0521c5ba0cae724a
+#   text hash     4e33fc436f995854
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d77a4528945321a8
-#   text hash     8f7281c3405a03c9
+#   content hash  0521c5ba0cae724a
+#   text hash     fe93c37b2ffcbdc3
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

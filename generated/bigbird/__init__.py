@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9d43f98566049c3d
-#   text hash     a3158b7037860e60
+#   content hash  1c2bada9fa010183
+#   text hash     bcc877c7d7e01ecc
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9d43f98566049c3d
-#   text hash     f2e9380e3df5788f
+#   content hash  1c2bada9fa010183
+#   text hash     1befd22500717a82
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

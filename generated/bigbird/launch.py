@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9d43f98566049c3d
-#   text hash     4d9128cc83e446a3
+#   content hash  1c2bada9fa010183
+#   text hash     4f62275d304f361f
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

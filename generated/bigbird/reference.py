@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9d43f98566049c3d
-#   text hash     ade370dd0057f8c0
+#   content hash  1c2bada9fa010183
+#   text hash     1241dcb37848c0a2
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

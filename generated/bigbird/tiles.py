@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9d43f98566049c3d
-#   text hash     84262ed0d8d76cb5
+#   content hash  1c2bada9fa010183
+#   text hash     94a99d36c96b333c
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  1402ce62eccf2bad
-#   text hash     1a978ce23054c6dc
+#   content hash  1501b0cbb7780ca9
+#   text hash     7267198c7d199dd4
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  1402ce62eccf2bad
-#   text hash     9f8469a74e61e386
+#   content hash  1501b0cbb7780ca9
+#   text hash     7f7c72d89aca6cb8
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

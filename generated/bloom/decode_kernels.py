@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d15255e58e39c659
-#   text hash     6e9393305f203a15
+#   content hash  bf1e2fe56aa4488a
+#   text hash     3554862ad45bc91e
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

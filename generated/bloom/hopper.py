@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d15255e58e39c659
-#   text hash     c5d6b8f72a64bae2
+#   content hash  bf1e2fe56aa4488a
+#   text hash     088a7b2e0a92344d
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

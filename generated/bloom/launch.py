@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d15255e58e39c659
-#   text hash     0acfcec002114db5
+#   content hash  bf1e2fe56aa4488a
+#   text hash     c515880e99f8a244
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

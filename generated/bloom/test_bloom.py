@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d15255e58e39c659
-#   text hash     18341ad7ede59c3c
+#   content hash  bf1e2fe56aa4488a
+#   text hash     2b2da91065b35326
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

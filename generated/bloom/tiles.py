@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d15255e58e39c659
-#   text hash     c851843a2c068d2d
+#   content hash  bf1e2fe56aa4488a
+#   text hash     07d8fc49086e01ef
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  72dcc59691ba03e0
-#   text hash     65e1c615c5933eae
+#   content hash  0b501fe1ddd0b4fa
+#   text hash     c8786d98e5b58b85
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

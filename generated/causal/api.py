@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  72dcc59691ba03e0
-#   text hash     fd108ff336e86f36
+#   content hash  0b501fe1ddd0b4fa
+#   text hash     ca04d7cb01a25fff
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  72dcc59691ba03e0
-#   text hash     1aaeaef43c3da098
+#   content hash  0b501fe1ddd0b4fa
+#   text hash     0e64c1b1b539c6e8
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  72dcc59691ba03e0
-#   text hash     0508ab0a16dd2bb6
+#   content hash  0b501fe1ddd0b4fa
+#   text hash     bce4c430ad83117d
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  72dcc59691ba03e0
-#   text hash     a0f6a9f23b52aed7
+#   content hash  0b501fe1ddd0b4fa
+#   text hash     eeab844a8228ee55
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

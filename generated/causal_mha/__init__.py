@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8258a4a40a0ff3f0
-#   text hash     f09234203d913bb4
+#   content hash  3fe25b102c0b09d2
+#   text hash     3a324070bb53eddf
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8258a4a40a0ff3f0
-#   text hash     ea6a332549065b74
+#   content hash  3fe25b102c0b09d2
+#   text hash     c4beeedf12a2c929
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

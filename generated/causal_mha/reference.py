@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8258a4a40a0ff3f0
-#   text hash     302bfd1c7492dfd3
+#   content hash  3fe25b102c0b09d2
+#   text hash     acc3bde9807a19be
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8258a4a40a0ff3f0
-#   text hash     f994e66b381ea146
+#   content hash  3fe25b102c0b09d2
+#   text hash     716b78b0a71e2769
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8258a4a40a0ff3f0
-#   text hash     d5f0da6213487ad3
+#   content hash  3fe25b102c0b09d2
+#   text hash     07b5d4a43e265bc5
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ae826af89712035a
-#   text hash     44ce744d08d42f23
+#   content hash  a77e2b75f3d44039
+#   text hash     28281ca2dd0beec3
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ae826af89712035a
-#   text hash     c7b4b0ad5980b6c5
+#   content hash  a77e2b75f3d44039
+#   text hash     8a53f6f59892bb94
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py gets."""
 

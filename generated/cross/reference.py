@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ae826af89712035a
-#   text hash     a3787541da65de1b
+#   content hash  a77e2b75f3d44039
+#   text hash     41c70afd3bdf45b3
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  482485ca32e33394
-#   text hash     60f4f428e59b5b53
+#   content hash  a79f3d70ef701982
+#   text hash     92e73427398de490
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

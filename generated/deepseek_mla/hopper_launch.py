@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  482485ca32e33394
-#   text hash     299fd89155410bba
+#   content hash  a79f3d70ef701982
+#   text hash     992f1f972a3d144c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  482485ca32e33394
-#   text hash     db7f5194a28cde77
+#   content hash  a79f3d70ef701982
+#   text hash     5573aec60a5172be
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  482485ca32e33394
-#   text hash     6fba23cf29871168
+#   content hash  a79f3d70ef701982
+#   text hash     b550a06c56b86bde
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  482485ca32e33394
-#   text hash     6b34917efab2582a
+#   content hash  a79f3d70ef701982
+#   text hash     a4dfe9ab43657bf0
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  63e819e2a8b55e8c
-#   text hash     a03adb6ea7915c82
+#   content hash  2737b0d479d4c108
+#   text hash     f03c942ef563dcbc
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

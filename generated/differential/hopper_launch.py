@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  63e819e2a8b55e8c
-#   text hash     9f8b8783411002c6
+#   content hash  2737b0d479d4c108
+#   text hash     7473820651c049cd
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  63e819e2a8b55e8c
-#   text hash     c6bca29ed3007d3b
+#   content hash  2737b0d479d4c108
+#   text hash     4c1d3f7133d81ca6
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

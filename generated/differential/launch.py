@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  63e819e2a8b55e8c
-#   text hash     ccb4242b24b3873f
+#   content hash  2737b0d479d4c108
+#   text hash     eb3385593dac8414
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  63e819e2a8b55e8c
-#   text hash     1eb224f27e0113bc
+#   content hash  2737b0d479d4c108
+#   text hash     338a0f1592e73d06
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

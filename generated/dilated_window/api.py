@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d5542b4efd402352
-#   text hash     88df4ebf9f33c30f
+#   content hash  db0c44103e8ed211
+#   text hash     aa42fbd121943945
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

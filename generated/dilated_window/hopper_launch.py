@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d5542b4efd402352
-#   text hash     a21c47c1ac877d25
+#   content hash  db0c44103e8ed211
+#   text hash     53add710280107fa
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

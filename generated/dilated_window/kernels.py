@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d5542b4efd402352
-#   text hash     10395830904de567
+#   content hash  db0c44103e8ed211
+#   text hash     0e6c42e59c3051c7
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

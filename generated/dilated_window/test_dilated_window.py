@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d5542b4efd402352
-#   text hash     0d4731fe9acaddd9
+#   content hash  db0c44103e8ed211
+#   text hash     c33c1fc8fec0aeb7
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3b2b1367f550ea28
-#   text hash     d4944d30f91b28a7
+#   content hash  dffec90d3d00c9ab
+#   text hash     fe8d3302243be6ec
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

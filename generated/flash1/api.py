@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3b2b1367f550ea28
-#   text hash     d7b2824bc731fcc9
+#   content hash  dffec90d3d00c9ab
+#   text hash     51133f34470d4c2c
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

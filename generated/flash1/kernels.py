@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3b2b1367f550ea28
-#   text hash     2bbe943c54c22286
+#   content hash  dffec90d3d00c9ab
+#   text hash     59ed5ad1f698594c
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

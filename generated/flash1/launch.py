@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3b2b1367f550ea28
-#   text hash     641f58acf94ded9c
+#   content hash  dffec90d3d00c9ab
+#   text hash     242e2ec36b680f58
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3b2b1367f550ea28
-#   text hash     324c3664aa905090
+#   content hash  dffec90d3d00c9ab
+#   text hash     336487e96056b2f1
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

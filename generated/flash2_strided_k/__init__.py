@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  5c65c877b748d761
-#   text hash     bf668c83a1e1d5a8
+#   content hash  552bf052557ebcb6
+#   text hash     798f10228abaa7a8
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  5c65c877b748d761
-#   text hash     013be6d6584517df
+#   content hash  552bf052557ebcb6
+#   text hash     51b44f4e58d74751
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

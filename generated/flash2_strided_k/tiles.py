@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  5c65c877b748d761
-#   text hash     b20a57199c06c32e
+#   content hash  552bf052557ebcb6
+#   text hash     8284d530efb92746
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b1cd4095e98d19f0
-#   text hash     e8b97dcca55f186f
+#   content hash  213826aa72411c72
+#   text hash     06c291a9fc82034e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

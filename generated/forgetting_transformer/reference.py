@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b1cd4095e98d19f0
-#   text hash     700a71c2caeeaf7f
+#   content hash  213826aa72411c72
+#   text hash     a5a736fe510b9903
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b1cd4095e98d19f0
-#   text hash     1782c184d218a3ce
+#   content hash  213826aa72411c72
+#   text hash     604e011e1528ae07
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

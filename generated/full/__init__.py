@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ed3f94d919cab169
-#   text hash     4856b50fdb5a4539
+#   content hash  b4e335890177197d
+#   text hash     2eae074ec672fc04
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

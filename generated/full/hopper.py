@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ed3f94d919cab169
-#   text hash     92f152b768acb5e3
+#   content hash  b4e335890177197d
+#   text hash     c018d29292f6612a
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

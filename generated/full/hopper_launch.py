@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ed3f94d919cab169
-#   text hash     7772058caf198b38
+#   content hash  b4e335890177197d
+#   text hash     7fa5ddbfa3d46211
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ed3f94d919cab169
-#   text hash     c3125cf1290808f2
+#   content hash  b4e335890177197d
+#   text hash     9fb30f7c8f5b7c43
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ed3f94d919cab169
-#   text hash     debdb5979279aab3
+#   content hash  b4e335890177197d
+#   text hash     ea91549b2894ffee
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

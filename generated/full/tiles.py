@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ed3f94d919cab169
-#   text hash     849c2c4412258f0c
+#   content hash  b4e335890177197d
+#   text hash     617401466e24a3e2
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

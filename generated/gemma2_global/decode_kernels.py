@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e7e7116b02440953
-#   text hash     bd7fa2ec13078aeb
+#   content hash  1c42e786ffcaff9f
+#   text hash     c88a226a1f86c65d
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

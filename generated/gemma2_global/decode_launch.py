@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e7e7116b02440953
-#   text hash     76eea732684283d9
+#   content hash  1c42e786ffcaff9f
+#   text hash     8299747d8ea5c620
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

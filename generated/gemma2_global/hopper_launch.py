@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e7e7116b02440953
-#   text hash     3f1897f7553a7ea5
+#   content hash  1c42e786ffcaff9f
+#   text hash     4988416d05e2a2f0
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py gets."""
 

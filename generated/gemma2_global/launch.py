@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e7e7116b02440953
-#   text hash     b5beb84c0798cb42
+#   content hash  1c42e786ffcaff9f
+#   text hash     714dc4c619fb9bc8
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e7e7116b02440953
-#   text hash     9e1347f1ccfc32ee
+#   content hash  1c42e786ffcaff9f
+#   text hash     22e276f0e59fc69e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2e3354cecddb0025
-#   text hash     175ed711e790526e
+#   content hash  d852ddcaca0b0861
+#   text hash     56f59d6dda77dfdf
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2e3354cecddb0025
-#   text hash     2698d7d18b139d48
+#   content hash  d852ddcaca0b0861
+#   text hash     8f5cac7b83f98ff1
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2e3354cecddb0025
-#   text hash     a3c2360a5581fa4b
+#   content hash  d852ddcaca0b0861
+#   text hash     cf0e146b68c661e8
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

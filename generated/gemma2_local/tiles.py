@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2e3354cecddb0025
-#   text hash     de83eb3cebdbe374
+#   content hash  d852ddcaca0b0861
+#   text hash     28abd6829505ac78
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  536dad8764efa877
-#   text hash     d8b060c1f32d622b
+#   content hash  6181b65cafe4192e
+#   text hash     a3e688b42a50cba9
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  536dad8764efa877
-#   text hash     a0d044b4bd39f95d
+#   content hash  6181b65cafe4192e
+#   text hash     fd5382c2dd35ee24
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  536dad8764efa877
-#   text hash     6e66073461dd75ea
+#   content hash  6181b65cafe4192e
+#   text hash     e45cf8ed308b5085
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

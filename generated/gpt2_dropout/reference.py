@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  536dad8764efa877
-#   text hash     6d6a921e41df464c
+#   content hash  6181b65cafe4192e
+#   text hash     3a690e008c39ede9
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a2404eaa0ff8689d
-#   text hash     c04838c28ff8c7c9
+#   content hash  f4e96da69f652bfd
+#   text hash     2126f88c0c4726a6
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a2404eaa0ff8689d
-#   text hash     851a233359b54fe1
+#   content hash  f4e96da69f652bfd
+#   text hash     6171f131cb4f715c
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a2404eaa0ff8689d
-#   text hash     ddacc8c338c88b6d
+#   content hash  f4e96da69f652bfd
+#   text hash     a49926a6fbf23c71
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a2404eaa0ff8689d
-#   text hash     97e1d4e9c08283b5
+#   content hash  f4e96da69f652bfd
+#   text hash     43697d193ef8d1a4
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e7f9fc701b4cb77e
-#   text hash     de497fc9a07b2462
+#   content hash  1f7e679059a00b44
+#   text hash     cb179eaa56bd48df
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

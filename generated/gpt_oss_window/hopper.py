@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e7f9fc701b4cb77e
-#   text hash     727f6b3ce8a61c43
+#   content hash  1f7e679059a00b44
+#   text hash     16fc84dd76da8a11
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e7f9fc701b4cb77e
-#   text hash     57675c74f46061ef
+#   content hash  1f7e679059a00b44
+#   text hash     3e638eda598601bf
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e7f9fc701b4cb77e
-#   text hash     4699d60f006c1ae5
+#   content hash  1f7e679059a00b44
+#   text hash     576a0270349af743
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

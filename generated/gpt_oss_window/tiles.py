@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e7f9fc701b4cb77e
-#   text hash     96936e6e6a669e08
+#   content hash  1f7e679059a00b44
+#   text hash     b3a24f10163a704d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3965edea1731f6d1
-#   text hash     28ad5b03010ac348
+#   content hash  ea783309c27c5fa3
+#   text hash     3e7252be051c6df6
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3965edea1731f6d1
-#   text hash     90e446b4b9d0eaee
+#   content hash  ea783309c27c5fa3
+#   text hash     0dc45bd37a4248d7
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

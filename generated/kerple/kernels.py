@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3965edea1731f6d1
-#   text hash     4bf020b8a31b5824
+#   content hash  ea783309c27c5fa3
+#   text hash     f75c9e6bf1c482b5
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3965edea1731f6d1
-#   text hash     9a49885fbd2a4f55
+#   content hash  ea783309c27c5fa3
+#   text hash     c9e0a1bbfe66d4b8
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3965edea1731f6d1
-#   text hash     0276ab8cc1ecb841
+#   content hash  ea783309c27c5fa3
+#   text hash     c3b9c0b72cdc892a
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

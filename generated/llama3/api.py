@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  35c86cb98e9eb873
-#   text hash     b92eb2c0d3bc6f2b
+#   content hash  615117f50be839c4
+#   text hash     0216655c2484e49c
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

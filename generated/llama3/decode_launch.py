@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  35c86cb98e9eb873
-#   text hash     60da624458e0e6e7
+#   content hash  615117f50be839c4
+#   text hash     8729cfd841815631
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  35c86cb98e9eb873
-#   text hash     c6e10e8f342f53c4
+#   content hash  615117f50be839c4
+#   text hash     47beea2ab9c4c515
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py gets."""
 

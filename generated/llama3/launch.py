@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  35c86cb98e9eb873
-#   text hash     ed4b91557d57e38d
+#   content hash  615117f50be839c4
+#   text hash     56ccd974fdc2551f
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  35c86cb98e9eb873
-#   text hash     2be91c2b30a013e9
+#   content hash  615117f50be839c4
+#   text hash     9f271bea33173b0a
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

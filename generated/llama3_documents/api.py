@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a14689c1fb784f88
-#   text hash     063c5ca33787a5f8
+#   content hash  6b028e6bb31cf098
+#   text hash     786b5131af7c0b73
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a14689c1fb784f88
-#   text hash     90d6fcac6fe247c4
+#   content hash  6b028e6bb31cf098
+#   text hash     9a94d7943e84ad61
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

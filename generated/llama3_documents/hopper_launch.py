@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a14689c1fb784f88
-#   text hash     686134e9b3ece252
+#   content hash  6b028e6bb31cf098
+#   text hash     b94711709b91857e
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py gets."""
 

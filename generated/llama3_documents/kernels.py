@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a14689c1fb784f88
-#   text hash     9ed6fcea4c1a8c99
+#   content hash  6b028e6bb31cf098
+#   text hash     c8e7921395fb90d5
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a14689c1fb784f88
-#   text hash     103eae293bc6a81a
+#   content hash  6b028e6bb31cf098
+#   text hash     aac47332f5c9e467
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

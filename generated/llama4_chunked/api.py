@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  834342b0388163df
-#   text hash     9ab8f998fffee6fc
+#   content hash  28b81bdbecf43346
+#   text hash     839fd371f943f543
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  834342b0388163df
-#   text hash     9d95e9f6e0a1949c
+#   content hash  28b81bdbecf43346
+#   text hash     d49286322c463e8b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

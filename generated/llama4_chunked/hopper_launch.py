@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  834342b0388163df
-#   text hash     dbb606ea789ea535
+#   content hash  28b81bdbecf43346
+#   text hash     32ca073c1a867e53
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  834342b0388163df
-#   text hash     4529cbf5c59bffe5
+#   content hash  28b81bdbecf43346
+#   text hash     4d2ecdf94618a1a1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

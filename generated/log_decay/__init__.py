@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  14963253a7a40bf3
-#   text hash     853379464467570f
+#   content hash  cf75aadb1b8b66b7
+#   text hash     a8212b8957b81344
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

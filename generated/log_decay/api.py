@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  14963253a7a40bf3
-#   text hash     68650215b1fe2080
+#   content hash  cf75aadb1b8b66b7
+#   text hash     3775baee3ffd7d8b
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

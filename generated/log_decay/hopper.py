@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  14963253a7a40bf3
-#   text hash     f8f230f2d452982d
+#   content hash  cf75aadb1b8b66b7
+#   text hash     de9650118b366d71
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  14963253a7a40bf3
-#   text hash     a4289b97224cc298
+#   content hash  cf75aadb1b8b66b7
+#   text hash     4123abf5cca3a01e
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  827301dcaecd69cc
-#   text hash     df12e2084b3f2bd0
+#   content hash  9479ced600c64dde
+#   text hash     55c51f22caea7cc6
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  827301dcaecd69cc
-#   text hash     62396a4b5a34f5fe
+#   content hash  9479ced600c64dde
+#   text hash     da1523fecface7dc
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  827301dcaecd69cc
-#   text hash     32e5ffea6ab537ff
+#   content hash  9479ced600c64dde
+#   text hash     d59ac9d7b04ef9a0
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  827301dcaecd69cc
-#   text hash     4f49e675352aebb2
+#   content hash  9479ced600c64dde
+#   text hash     8f2911d85866a653
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

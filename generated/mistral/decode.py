@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  64fc0f2f3ce59cb0
-#   text hash     528a112ef61d04ba
+#   content hash  61fdfe39cbd2ceaf
+#   text hash     950d40c99929c268
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  64fc0f2f3ce59cb0
-#   text hash     77c7d37ef2784839
+#   content hash  61fdfe39cbd2ceaf
+#   text hash     a98e5baf7311d1ca
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

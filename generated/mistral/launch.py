@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  64fc0f2f3ce59cb0
-#   text hash     85a0034c3487a4b0
+#   content hash  61fdfe39cbd2ceaf
+#   text hash     3b00b5ac04e3d17a
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

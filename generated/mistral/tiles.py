@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  64fc0f2f3ce59cb0
-#   text hash     c37db9d5b601e68c
+#   content hash  61fdfe39cbd2ceaf
+#   text hash     aaac25499979821c
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

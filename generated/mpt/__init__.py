@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  404838fe06a9dab6
-#   text hash     5857613e2a05aab7
+#   content hash  fbd8c34763b6cb4e
+#   text hash     5689cee0b5b2e355
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

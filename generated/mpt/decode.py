@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  404838fe06a9dab6
-#   text hash     2f55d5f9d64eb7d2
+#   content hash  fbd8c34763b6cb4e
+#   text hash     973ee6cdd1452646
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

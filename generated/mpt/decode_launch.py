@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  404838fe06a9dab6
-#   text hash     872df6973f027d32
+#   content hash  fbd8c34763b6cb4e
+#   text hash     4c52fa61aeca8fbd
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

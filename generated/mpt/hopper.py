@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  404838fe06a9dab6
-#   text hash     e6eb09522520d425
+#   content hash  fbd8c34763b6cb4e
+#   text hash     38805d991d9a029d
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

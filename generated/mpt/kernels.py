@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  404838fe06a9dab6
-#   text hash     39f803604b39cf87
+#   content hash  fbd8c34763b6cb4e
+#   text hash     b94cc4283e82394a
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

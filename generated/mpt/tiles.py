@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  404838fe06a9dab6
-#   text hash     d39c7ddfe49ca272
+#   content hash  fbd8c34763b6cb4e
+#   text hash     cb3110c2035d841f
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f0286cff203389af
-#   text hash     ff1b96b2415ef069
+#   content hash  dd750731484a5c76
+#   text hash     2fe909176fcf9d33
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

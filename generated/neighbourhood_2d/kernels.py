@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f0286cff203389af
-#   text hash     7fb6235e95ed0d5c
+#   content hash  dd750731484a5c76
+#   text hash     5bbdd6a3f4230523
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f0286cff203389af
-#   text hash     074c346736c6f25a
+#   content hash  dd750731484a5c76
+#   text hash     87bbe4d0ba5b5a5c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f0286cff203389af
-#   text hash     e03f0a878e75ebbb
+#   content hash  dd750731484a5c76
+#   text hash     f62680c4deed561c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

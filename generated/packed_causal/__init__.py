@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fade1f326e2d00a3
-#   text hash     d7d1b6a546234d3f
+#   content hash  095e70c17a312036
+#   text hash     c898a35bdf7b7a9f
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

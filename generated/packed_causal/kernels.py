@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fade1f326e2d00a3
-#   text hash     6812e14f82b5933c
+#   content hash  095e70c17a312036
+#   text hash     3e4cf4c7b04d630b
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

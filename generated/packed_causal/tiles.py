@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fade1f326e2d00a3
-#   text hash     306813e01bfd1f7d
+#   content hash  095e70c17a312036
+#   text hash     9766c6c61095b08c
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

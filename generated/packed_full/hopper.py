@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7bcd941b1f0a162b
-#   text hash     6f343e9b434a9b3a
+#   content hash  aacef077bfe56af8
+#   text hash     2b4382e81085ce02
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

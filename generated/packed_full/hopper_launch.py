@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7bcd941b1f0a162b
-#   text hash     169152b0abdfa7a9
+#   content hash  aacef077bfe56af8
+#   text hash     a77db17194912abe
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py gets."""
 

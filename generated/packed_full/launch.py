@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7bcd941b1f0a162b
-#   text hash     3b22a7b54fd26696
+#   content hash  aacef077bfe56af8
+#   text hash     6411d0a005c9caaa
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7bcd941b1f0a162b
-#   text hash     ed9738b31e1790b0
+#   content hash  aacef077bfe56af8
+#   text hash     63b7403ffc534fb8
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

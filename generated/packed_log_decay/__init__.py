@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  aced7348f30a251c
-#   text hash     9b5b905a9c105e3c
+#   content hash  8591a6d2e80cb106
+#   text hash     d9576634a66e7924
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

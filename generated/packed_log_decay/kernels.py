@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  aced7348f30a251c
-#   text hash     fe5b16489986958a
+#   content hash  8591a6d2e80cb106
+#   text hash     81900f9a0de380d6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  aced7348f30a251c
-#   text hash     9ba9aad42483d1e7
+#   content hash  8591a6d2e80cb106
+#   text hash     9c2fdd102d61d698
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  dd55f9c173bf4396
-#   text hash     473a3156c48cee01
+#   content hash  69cf9c38b89697da
+#   text hash     9ff9236f38ccf87f
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

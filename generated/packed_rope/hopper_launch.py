@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  dd55f9c173bf4396
-#   text hash     6f8aeb933f3ab052
+#   content hash  69cf9c38b89697da
+#   text hash     f44245c8b717105d
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

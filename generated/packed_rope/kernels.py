@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  dd55f9c173bf4396
-#   text hash     beecaeac2aa6740b
+#   content hash  69cf9c38b89697da
+#   text hash     7a3312a695f45663
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  dd55f9c173bf4396
-#   text hash     015141b25ffa0083
+#   content hash  69cf9c38b89697da
+#   text hash     f5617e461d7dad2a
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

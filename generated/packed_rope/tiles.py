@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  dd55f9c173bf4396
-#   text hash     d7dd8055b2686060
+#   content hash  69cf9c38b89697da
+#   text hash     ae10003b8c6f17e7
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

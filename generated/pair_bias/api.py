@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  eec69a59ca872704
-#   text hash     024299e212749fb2
+#   content hash  9510c8cc9df5786d
+#   text hash     faa9cd1852c5402e
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

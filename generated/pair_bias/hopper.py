@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  eec69a59ca872704
-#   text hash     c7bfc60169eecf8e
+#   content hash  9510c8cc9df5786d
+#   text hash     d5196248cb748807
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

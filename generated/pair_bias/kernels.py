@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  eec69a59ca872704
-#   text hash     b9cb95870ee885cd
+#   content hash  9510c8cc9df5786d
+#   text hash     78ec151629933f57
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  eec69a59ca872704
-#   text hash     9a1c26820794f798
+#   content hash  9510c8cc9df5786d
+#   text hash     720cdf081c9eb642
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  eec69a59ca872704
-#   text hash     699915fb2f1f7167
+#   content hash  9510c8cc9df5786d
+#   text hash     fa6c125b13aee94b
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  288c1a542bf9ce4f
-#   text hash     aacce64ca453604e
+#   content hash  1865c1aa10477c4e
+#   text hash     79c6783c8e4c76a2
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  288c1a542bf9ce4f
-#   text hash     a6730dc3a243b2a7
+#   content hash  1865c1aa10477c4e
+#   text hash     8ec646f81c20ae47
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  288c1a542bf9ce4f
-#   text hash     e59ae116d80922b0
+#   content hash  1865c1aa10477c4e
+#   text hash     00f275d53f4788d6
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  288c1a542bf9ce4f
-#   text hash     e1c622f5c4e5e5d6
+#   content hash  1865c1aa10477c4e
+#   text hash     b9913c5c38f8ebbb
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -274,7 +274,7 @@ def backward(
     q_desc, k_desc, v_desc, dout_desc, dq_sum_desc, lse_ptr, delta_ptr, dk_ptr, dv_ptr, entries_ptr, scale,
     in_prefix_len_ptr, q_total, k_total, Hq, in_prefix_len_stride_batch, group, groups, tiles,
     GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, STAGES: tl.constexpr, TILE_AXIS: tl.constexpr
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, STAGES: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of one tile of keys of one head, summed over the query heads that read it, and add to dQ."""
     WORKERS: gl.constexpr = BLOCK_N // 64

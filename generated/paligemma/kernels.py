@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  288c1a542bf9ce4f
-#   text hash     742870f2d83aebf2
+#   content hash  1865c1aa10477c4e
+#   text hash     fd97c66bb3012630
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  809b7ee10ac155d8
-#   text hash     c6efb8bd29c06606
+#   content hash  ba54afea08102245
+#   text hash     79190ff877caf04c
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  809b7ee10ac155d8
-#   text hash     7c622216a32545f2
+#   content hash  ba54afea08102245
+#   text hash     da1da19c15fdb0fc
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  809b7ee10ac155d8
-#   text hash     3e10b12d51f9dd14
+#   content hash  ba54afea08102245
+#   text hash     3836027302bda194
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

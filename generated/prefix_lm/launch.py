@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  809b7ee10ac155d8
-#   text hash     54971f9d2ab9d48c
+#   content hash  ba54afea08102245
+#   text hash     6a7fc4d83e3eda62
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

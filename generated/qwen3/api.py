@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8705504391816321
-#   text hash     4b6b024575811ad1
+#   content hash  27d40a49cbda348b
+#   text hash     1f545c880e6c8190
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

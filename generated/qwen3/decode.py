@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8705504391816321
-#   text hash     b00f462b0b7426aa
+#   content hash  27d40a49cbda348b
+#   text hash     5b28b34106ca3c31
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8705504391816321
-#   text hash     67c70acd0f2ac15f
+#   content hash  27d40a49cbda348b
+#   text hash     40624f5b3210b793
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -102,6 +102,14 @@ def _parts(q, k, k_lens, k_starts, q_start, tokens=False):
             rows = [row for row in rows if 0 <= begin + row < end - first]
         row, past = (rows[0], rows[-1] + 1) if rows else (0, 0)
         yield (entry, entry + 1), (row, past), (first, end), begin + row if rows else 0
+
+
+def _part(x, rank, places):
+    """x of so many axes, cut to ranges along some of them; an axis of size 1 stands for any size."""
+    x = x[(None,) * (rank - x.dim())]
+    for axis, (first, end) in places.items():
+        x = x if x.shape[axis] == 1 else x.narrow(axis, first, end - first)
+    return x
 
 
 def _scores(q, k):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8705504391816321
-#   text hash     a14e8730a8d9711e
+#   content hash  27d40a49cbda348b
+#   text hash     1378bd5aaf173c28
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

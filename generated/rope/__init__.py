@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8760c3f989e89c46
-#   text hash     2890198137212d36
+#   content hash  7b3768135162771e
+#   text hash     210edd4a9942a089
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

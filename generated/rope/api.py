@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8760c3f989e89c46
-#   text hash     81b9a7a1c8e01d74
+#   content hash  7b3768135162771e
+#   text hash     99a8552758cfc289
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

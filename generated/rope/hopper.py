@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8760c3f989e89c46
-#   text hash     c1b527d47fea4bc5
+#   content hash  7b3768135162771e
+#   text hash     e0f8f49f36862653
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8760c3f989e89c46
-#   text hash     15d40e7f8d9bc93f
+#   content hash  7b3768135162771e
+#   text hash     a3fe506a7d2c3b7d
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

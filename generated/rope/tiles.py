@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8760c3f989e89c46
-#   text hash     a31a83f7738f1f66
+#   content hash  7b3768135162771e
+#   text hash     ec90d3e396f0bd16
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

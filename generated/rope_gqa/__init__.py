@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b543abab782253dd
-#   text hash     7a6017b14ccaf152
+#   content hash  dcfd15344059d9fe
+#   text hash     7a1d36779bf9c535
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

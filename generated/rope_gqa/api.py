@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b543abab782253dd
-#   text hash     5f1c06de8645fef1
+#   content hash  dcfd15344059d9fe
+#   text hash     3730d92dd80149aa
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

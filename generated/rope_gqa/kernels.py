@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b543abab782253dd
-#   text hash     09e97bf8420bb235
+#   content hash  dcfd15344059d9fe
+#   text hash     a709bdb12e0483b0
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  69a7c498678b462d
-#   text hash     73e135e63d236d17
+#   content hash  4c7508192ef26b8b
+#   text hash     0b5f2de9162c06bb
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

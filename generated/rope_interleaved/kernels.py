@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  69a7c498678b462d
-#   text hash     4c0e68bbb1165845
+#   content hash  4c7508192ef26b8b
+#   text hash     8cdbac3503a91be2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

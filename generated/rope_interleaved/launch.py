@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  69a7c498678b462d
-#   text hash     5e04ba414e72be8a
+#   content hash  4c7508192ef26b8b
+#   text hash     54ca6c54f848acfb
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  69a7c498678b462d
-#   text hash     5664c6f97a2b8257
+#   content hash  4c7508192ef26b8b
+#   text hash     cd52947848730fce
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -102,6 +102,14 @@ def _parts(q, k, k_lens, k_starts, q_start, tokens=False):
             rows = [row for row in rows if 0 <= begin + row < end - first]
         row, past = (rows[0], rows[-1] + 1) if rows else (0, 0)
         yield (entry, entry + 1), (row, past), (first, end), begin + row if rows else 0
+
+
+def _part(x, rank, places):
+    """x of so many axes, cut to ranges along some of them; an axis of size 1 stands for any size."""
+    x = x[(None,) * (rank - x.dim())]
+    for axis, (first, end) in places.items():
+        x = x if x.shape[axis] == 1 else x.narrow(axis, first, end - first)
+    return x
 
 
 def _scores(q, k):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  69a7c498678b462d
-#   text hash     50b942e18e9c0b09
+#   content hash  4c7508192ef26b8b
+#   text hash     1ff4e7a097524ca8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e953a4b8b210aeff
-#   text hash     daa59ccda0845d8c
+#   content hash  8b1624a096ebd25c
+#   text hash     15340132e41446f7
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e953a4b8b210aeff
-#   text hash     7af3ebb5523172e5
+#   content hash  8b1624a096ebd25c
+#   text hash     e99fae3bd6b8aa13
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

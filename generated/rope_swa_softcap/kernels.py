@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e953a4b8b210aeff
-#   text hash     cc35b34278de13c6
+#   content hash  8b1624a096ebd25c
+#   text hash     7238f6deb7f2ec58
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e953a4b8b210aeff
-#   text hash     b9eb273ad3c14dde
+#   content hash  8b1624a096ebd25c
+#   text hash     acd52d2be7047d18
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -104,6 +104,14 @@ def _parts(q, k, k_lens, k_starts, q_start, tokens=False):
             rows = [row for row in rows if 0 <= begin + row < end - first]
         row, past = (rows[0], rows[-1] + 1) if rows else (0, 0)
         yield (entry, entry + 1), (row, past), (first, end), begin + row if rows else 0
+
+
+def _part(x, rank, places):
+    """x of so many axes, cut to ranges along some of them; an axis of size 1 stands for any size."""
+    x = x[(None,) * (rank - x.dim())]
+    for axis, (first, end) in places.items():
+        x = x if x.shape[axis] == 1 else x.narrow(axis, first, end - first)
+    return x
 
 
 def _scores(q, k):

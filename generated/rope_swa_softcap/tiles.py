@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e953a4b8b210aeff
-#   text hash     054826a2e04535bb
+#   content hash  8b1624a096ebd25c
+#   text hash     73b55a4e67b4c02f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

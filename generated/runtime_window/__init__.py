@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  72482f90996385d6
-#   text hash     2ae71c05c811780a
+#   content hash  8c1b3edd8ed9ec2f
+#   text hash     3a28ee8b635775fd
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  72482f90996385d6
-#   text hash     8a27f90632cacbcd
+#   content hash  8c1b3edd8ed9ec2f
+#   text hash     51dba63070e42310
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

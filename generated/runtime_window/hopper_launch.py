@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  72482f90996385d6
-#   text hash     0a13291102065031
+#   content hash  8c1b3edd8ed9ec2f
+#   text hash     5c7510e8d3b2beca
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

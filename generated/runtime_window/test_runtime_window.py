@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  72482f90996385d6
-#   text hash     3d021d21826f4d71
+#   content hash  8c1b3edd8ed9ec2f
+#   text hash     bd3298bbe1e7a97e
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

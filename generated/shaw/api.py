@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d76bfa0537b70706
-#   text hash     1c021f4aba25bc1d
+#   content hash  b47337315f8360ea
+#   text hash     6d5edc10b95476de
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d76bfa0537b70706
-#   text hash     04306c5650d06c6a
+#   content hash  b47337315f8360ea
+#   text hash     a562d4e294c68437
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

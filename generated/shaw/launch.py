@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d76bfa0537b70706
-#   text hash     e7b846422fd35ee4
+#   content hash  b47337315f8360ea
+#   text hash     73e62cab98e6523a
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

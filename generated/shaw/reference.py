@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d76bfa0537b70706
-#   text hash     f760f0dec373b357
+#   content hash  b47337315f8360ea
+#   text hash     f72f59b8588e4306
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d76bfa0537b70706
-#   text hash     f611732b94a0dea1
+#   content hash  b47337315f8360ea
+#   text hash     ca00fa87deb650dd
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

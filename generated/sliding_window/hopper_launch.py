@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  93fea01724cd1547
-#   text hash     e94d285536fec024
+#   content hash  ae14ba7622495868
+#   text hash     19b94d6e736fd4eb
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  93fea01724cd1547
-#   text hash     763dc91a0a57875f
+#   content hash  ae14ba7622495868
+#   text hash     dde2c32c9231ccf7
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

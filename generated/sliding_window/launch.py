@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  93fea01724cd1547
-#   text hash     a33de57dd87c30c9
+#   content hash  ae14ba7622495868
+#   text hash     70ac2213d4f575b3
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  93fea01724cd1547
-#   text hash     0c4482cafe406e0f
+#   content hash  ae14ba7622495868
+#   text hash     c341a8b4a0c8c7b4
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  262b0fca38c47dee
-#   text hash     b2529c31cc539c3e
+#   content hash  3243b20c61f26f01
+#   text hash     2ced0672845a631f
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  262b0fca38c47dee
-#   text hash     aafd61023dae8399
+#   content hash  3243b20c61f26f01
+#   text hash     d8ccc12264587dcf
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  262b0fca38c47dee
-#   text hash     94aa391ddd73cb53
+#   content hash  3243b20c61f26f01
+#   text hash     7cb94358d6aa9493
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  262b0fca38c47dee
-#   text hash     8a130c4d35d8c9b9
+#   content hash  3243b20c61f26f01
+#   text hash     5e9b1c45eb752aa7
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

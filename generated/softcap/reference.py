@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  262b0fca38c47dee
-#   text hash     9c7438b44183c5ea
+#   content hash  3243b20c61f26f01
+#   text hash     5f4eea3672bf5430
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  badcf5bba8c62593
-#   text hash     2dee2c748175fd82
+#   content hash  2216c3f3f457b38a
+#   text hash     7cf2fed2f11d405a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  badcf5bba8c62593
-#   text hash     834099b9beafc281
+#   content hash  2216c3f3f457b38a
+#   text hash     7b247cc86def2add
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  badcf5bba8c62593
-#   text hash     7d0e3ef5d02bcf42
+#   content hash  2216c3f3f457b38a
+#   text hash     325d38c35b1766d7
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  badcf5bba8c62593
-#   text hash     1d525d471b825527
+#   content hash  2216c3f3f457b38a
+#   text hash     f0eb5688fb53cee9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

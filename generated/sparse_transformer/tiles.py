@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  badcf5bba8c62593
-#   text hash     f6f1be1690bf1f19
+#   content hash  2216c3f3f457b38a
+#   text hash     a93352fc8ec4f21e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4f5293ed0739b2af
-#   text hash     298491e1880f3280
+#   content hash  152dd2708789fbe7
+#   text hash     62d362531e5e889d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4f5293ed0739b2af
-#   text hash     d4e7272a40a2e57b
+#   content hash  152dd2708789fbe7
+#   text hash     c7c56a1e49320df7
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py gets."""
 

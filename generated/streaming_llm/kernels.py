@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4f5293ed0739b2af
-#   text hash     d6d024bc1806f4ad
+#   content hash  152dd2708789fbe7
+#   text hash     41764ee12349299a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

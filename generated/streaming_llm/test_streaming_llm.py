@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4f5293ed0739b2af
-#   text hash     8bc2a1a78cec2536
+#   content hash  152dd2708789fbe7
+#   text hash     3b19217c448d8aed
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

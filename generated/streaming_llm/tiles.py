@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4f5293ed0739b2af
-#   text hash     80dd8290e0b31175
+#   content hash  152dd2708789fbe7
+#   text hash     99c48ed74949380e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

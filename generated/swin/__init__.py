@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  acc185bd045129d6
-#   text hash     d4c2e76d439c5ba0
+#   content hash  28a448d843f4f9bf
+#   text hash     ea16d6b1a095bd38
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

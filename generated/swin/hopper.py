@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  acc185bd045129d6
-#   text hash     d106aab2eb649706
+#   content hash  28a448d843f4f9bf
+#   text hash     f603cca8b082f799
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  acc185bd045129d6
-#   text hash     4ed0672b586db45f
+#   content hash  28a448d843f4f9bf
+#   text hash     a0e594df8d626f30
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  acc185bd045129d6
-#   text hash     56cf6dc5842dc5b9
+#   content hash  28a448d843f4f9bf
+#   text hash     00e44a708cd2d71e
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

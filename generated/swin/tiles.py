@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  acc185bd045129d6
-#   text hash     e725b14e3124c623
+#   content hash  28a448d843f4f9bf
+#   text hash     76898a91c7b7d4cf
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

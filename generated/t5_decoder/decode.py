@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  74b8a4813f6817d4
-#   text hash     77fed6537f123e62
+#   content hash  42d409d49c692ea1
+#   text hash     0b081c8dd76cdd16
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  74b8a4813f6817d4
-#   text hash     d78b83cc69f4da12
+#   content hash  42d409d49c692ea1
+#   text hash     88ff0a3f8065b48c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

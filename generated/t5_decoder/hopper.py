@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  74b8a4813f6817d4
-#   text hash     f49ed79bbb60ff03
+#   content hash  42d409d49c692ea1
+#   text hash     c4ba14af44b9a915
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

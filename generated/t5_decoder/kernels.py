@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  74b8a4813f6817d4
-#   text hash     45cc84420a4aea90
+#   content hash  42d409d49c692ea1
+#   text hash     b19ba12cec38fcad
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

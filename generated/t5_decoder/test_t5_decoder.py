@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  74b8a4813f6817d4
-#   text hash     1b9129813411def6
+#   content hash  42d409d49c692ea1
+#   text hash     bcd3ffa143d02fc4
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  020d7e9566cc4340
-#   text hash     1763bef2a78db009
+#   content hash  a13ea64db0f44292
+#   text hash     0290edf445151433
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  020d7e9566cc4340
-#   text hash     6cf16cb1b2b98b63
+#   content hash  a13ea64db0f44292
+#   text hash     f4f9a9122e92fe78
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

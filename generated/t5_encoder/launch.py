@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  020d7e9566cc4340
-#   text hash     b2ffcd7d399464d8
+#   content hash  a13ea64db0f44292
+#   text hash     097cce8b29733fe5
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

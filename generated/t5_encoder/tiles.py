@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  020d7e9566cc4340
-#   text hash     0395357960fe47da
+#   content hash  a13ea64db0f44292
+#   text hash     713701eb3d69411f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

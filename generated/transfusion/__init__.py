@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6c4b9d03861d982f
-#   text hash     5e03a813fc935f79
+#   content hash  e887f6ba3d39eb9c
+#   text hash     f850090ba46e6489
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6c4b9d03861d982f
-#   text hash     f843ba3284a27ee4
+#   content hash  e887f6ba3d39eb9c
+#   text hash     93296d299f218456
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6c4b9d03861d982f
-#   text hash     26dd7d66fef797c8
+#   content hash  e887f6ba3d39eb9c
+#   text hash     c4c591a7ab1fa6ad
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6c4b9d03861d982f
-#   text hash     63af02129f37caf7
+#   content hash  e887f6ba3d39eb9c
+#   text hash     faa9760f931fcfd9
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6c4b9d03861d982f
-#   text hash     03f8ce6e8a725512
+#   content hash  e887f6ba3d39eb9c
+#   text hash     f5ecdf6ee24ce8ab
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

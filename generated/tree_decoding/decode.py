@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e43bfb88731ee1a1
-#   text hash     f510345224975be4
+#   content hash  28ebd4e5b44d8244
+#   text hash     6b64228a0525bf72
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e43bfb88731ee1a1
-#   text hash     afd1fdf4c7e371ca
+#   content hash  28ebd4e5b44d8244
+#   text hash     aedca1e4d39729c6
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e43bfb88731ee1a1
-#   text hash     7f8a4abb1fa45382
+#   content hash  28ebd4e5b44d8244
+#   text hash     cc2c328a758435ac
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e43bfb88731ee1a1
-#   text hash     ea0840ad234d55a0
+#   content hash  28ebd4e5b44d8244
+#   text hash     137c219c5870bd37
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e43bfb88731ee1a1
-#   text hash     2b32560986ec1681
+#   content hash  28ebd4e5b44d8244
+#   text hash     c8d1a6781118ce4a
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

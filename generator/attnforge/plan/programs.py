@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from . import positions
 from .analysis import Analysis
@@ -22,31 +22,29 @@ def heaviest_first(a: Analysis) -> tuple[Block, ...]:
     )
 
 
-def sequence(a: Analysis, side: Side, cleared: Iterable[tuple[str, str]], tile: str = "tile") -> tuple[Block, ...]:
+def cleared(a: Analysis, side: Side, tensors: Iterable[tuple[str, str]], share: tuple[str, str, str]) -> Iterator[Call]:
+    """Zeros in a share of the rows that no sequence has: the number of the share, how many there are, rows at a time.
+
+    `tensors` are those of one side that the kernel writes, and how wide their rows are.
+    """
+    head, heads = ("h", "Hq") if side == "q" else (a.kv, a.kv_heads)
+    found = (f"{side}_offset", f"{side}_len", f"{side}_end", f"{side}_total")
+    for x, width in tensors:
+        rows = (f"{x}_ptr + tl.cast({head}, tl.int64) * {width}", f"{heads} * {width}")
+        yield Call("", "clear_rows", (*rows, "b", "sequences", *found, *share, f"BLOCK_{width}", width))
+
+
+def sequence(a: Analysis, side: Side, written: Iterable[tuple[str, str]], tile: str = "tile") -> tuple[Block, ...]:
     """Where the program's sequence stands, and zeros in a program's share of the rows that no sequence has.
 
-    `cleared` are the tensors of one side that the kernel writes, and how wide their rows are.
+    `written` are the tensors of one side that the kernel makes, and how wide their rows are.
     """
     begin = (a.begin,) if side == "q" else ()
     if not a.storage.cut:
         return (*a.storage.found(), *begin, *_drawn(a))
     scanned = any(given.scan for given in a.spec.inputs)
-    head, heads = ("h", "Hq") if side == "q" else (a.kv, a.kv_heads)
-    tiles = "tl.num_programs(TILE_AXIS)" if tile == "tile" else "1"
-    found = f"{side}_offset, {side}_len, {side}_end, {side}_total"
-    clears = (
-        Call(
-            "",
-            "clear_rows",
-            (
-                f"{x}_ptr + tl.cast({head}, tl.int64) * {width}",
-                f"{heads} * {width}",
-                *("b", "sequences", *found.split(", "), tile, tiles, BLOCKS[side], f"BLOCK_{width}", width),
-            ),
-        )
-        for x, width in cleared
-    )
-    return (*a.storage.found("qk" if scanned else "q"), *begin, *clears)
+    share = (tile, "tl.num_programs(TILE_AXIS)" if tile == "tile" else "1", BLOCKS[side])
+    return (*a.storage.found("qk" if scanned else "q"), *begin, *cleared(a, side, written, share))
 
 
 def beyond(a: Analysis, side: Side) -> tuple[Block, ...]:
@@ -63,14 +61,14 @@ def _drawn(a: Analysis) -> tuple[Statement, ...]:
     )
 
 
-def tile_of_queries(a: Analysis, cleared: tuple[str, str]) -> tuple[Block, ...]:
+def tile_of_queries(a: Analysis, written: tuple[str, str]) -> tuple[Block, ...]:
     """The tile of queries and the head of a program, its sequence, and the way home behind that one's end."""
     return (
         *heaviest_first(a),
         Statement("b, h", "batch_and_head(Hq, TILE_AXIS)"),
         *a.key_head,
         Statement("q_start", "tile * BLOCK_M"),
-        *sequence(a, "q", [cleared]),
+        *sequence(a, "q", [written]),
         *beyond(a, "q"),
     )
 

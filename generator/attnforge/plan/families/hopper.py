@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -33,9 +34,9 @@ class Hopper:
         found = Backward(self.shared)
         return found if found.possible else None
 
-    def imports(self, kernel: Kernel, *more: str) -> tuple[str, ...]:
-        """What a file takes from kernels.py for a kernel and by itself."""
-        found = names(*(line for blocks in kernel.blocks.values() for line in lines(blocks)))
+    def imports(self, kernels: Iterable[Kernel], *more: str) -> tuple[str, ...]:
+        """What a file takes from kernels.py for its kernels and by itself."""
+        found = names(*(line for kernel in kernels for blocks in kernel.blocks.values() for line in lines(blocks)))
         return tuple(sorted(found & self.known - _OWN | {"LOG2E", *more}))
 
 

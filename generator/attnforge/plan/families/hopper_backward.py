@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,7 +14,7 @@ from ..loops import Loops
 from ..parameters import Kernel, Parameter, Step
 from ..positions import BEGIN
 from ..shared_parameters import SharedParameters
-from ..statements import Block, Branch, Call, Comment, Loop, Statement, lines, names, needed, reads, targets
+from ..statements import Block, Branch, Call, Comment, Loop, Statement, needed, reads, targets
 from .hopper_forward import shows_the_past
 from .hopper_frame import Frame
 from .partition import partition
@@ -62,12 +62,6 @@ class Backward:
     def apart(self) -> CommonValues:
         """What several of them take alike, as far as the host writes it once: nothing."""
         return CommonValues()
-
-    @property
-    def helpers(self) -> tuple[str, ...]:
-        """What the small kernels take from kernels.py."""
-        found = names(*(line for kernel in self.launched for block in kernel.blocks.values() for line in lines(block)))
-        return tuple(found & {"find_entry", "find_rows", "load_tile", "unrotate"})
 
     @cached_property
     def parts(self) -> tuple[Parameter, ...]:
@@ -176,7 +170,7 @@ class Backward:
         rows = tuple(map(_laid_out, (*programs.rows(a, "k"), *a.scaled, *terms.loads("program"), a.begin)))
         own = needed(rows, {"k_pos"} | reads((*known, *heads)))
         lengths = needed(rows, reads((*known, *loads)))
-        cleared = self._cleared if self.cut else ()
+        cleared = tuple(self._cleared) if self.cut else ()
         stored = {"dk_ptr", "dv_ptr", "scale", "Hq", "k_len", *reads((Statement("", p.storage.rows("k")),))}
         work = partition(
             "arguments",
@@ -256,23 +250,10 @@ class Backward:
         return (*map(_laid_out, self.terms.loads("mask")), *keep)
 
     @property
-    def _cleared(self) -> tuple[Block, ...]:
+    def _cleared(self) -> Iterator[Block]:
         """Zeros in a worker's share of the rows that no sequence has."""
-        a = self.shared.analysis
-        sequence = ("b", "sequences", "k_offset", "k_len", "k_end", "k_total")
         share = ("tile * WORKERS + WORKER", "tl.num_programs(0) // (group * groups) * WORKERS", "WIDE")
-        return tuple(
-            Call(
-                "",
-                "clear_rows",
-                (
-                    f"{x}_ptr + tl.cast({a.kv}, tl.int64) * {width}",
-                    f"{a.kv_heads} * {width}",
-                    *(*sequence, *share, f"BLOCK_{width}", width),
-                ),
-            )
-            for x, width in (("dk", "D"), ("dv", "DV"))
-        )
+        return programs.cleared(self.shared.analysis, "k", [("dk", "D"), ("dv", "DV")], share)
 
     @property
     def _keys_loaded(self) -> tuple[Block, ...]:

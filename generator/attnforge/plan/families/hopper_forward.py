@@ -92,7 +92,8 @@ class Forward:
             *programs.sequence(a, "q", []),
         )
         start = softmax.start(p.spec, "gl.full", "64", (_ROWS_OF_SCORES, "SUMS"))
-        cleared = (_cleared(),) if self.cut else ()
+        share = ("tile * WORKERS + WORKER", "tiles * WORKERS", "WIDE")
+        cleared = tuple(programs.cleared(a, "q", [("out", "DV")], share)) if self.cut else ()
         loads = (*map(_of_worker, programs.rows(a, "q")), *a.scaled, *terms.loads("program"))
         ranges = reads(self.loops.range)
         own = needed(loads, {"row"} | ranges | reads((*self.step.packed, *start)))
@@ -275,14 +276,3 @@ def _of_worker(statement: Statement) -> Statement:
 
 def _shaped(statement: Statement) -> Statement:
     return dataclasses.replace(statement, shape=statement.shape.replace("BLOCK_M", "64"))
-
-
-def _cleared() -> Call:
-    """Zeros in a worker's share of the rows that no sequence has."""
-    sequence = ("b", "sequences", "q_offset", "q_len", "q_end", "q_total")
-    share = ("tile * WORKERS + WORKER", "tiles * WORKERS")
-    return Call(
-        "",
-        "clear_rows",
-        ("out_ptr + tl.cast(h, tl.int64) * DV", "Hq * DV", *sequence, *share, "WIDE", "BLOCK_DV", "DV"),
-    )

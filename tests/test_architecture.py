@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import os
 import re
 import subprocess
@@ -218,3 +219,26 @@ def test_kernels_read_all_that_they_name(path: Path) -> None:
         alone = (node.targets[0] for node in ast.walk(function) if isinstance(node, ast.Assign))
         named = {target.id for target in alone if isinstance(target, ast.Name)}
         assert not (named | {a.arg for a in function.args.args}) - read, function.name
+
+
+@pytest.mark.parametrize("package", sorted((ROOT / "generated").glob("*/")), ids=lambda path: path.name)
+def test_kernels_of_all_files_define_what_they_read(package: Path) -> None:
+    """Those for Hopper GPUs, too, which nothing else on a CPU runs."""
+    for path in (path for path in package.glob("*.py") if "jit" in path.read_text()):
+        module = ast.parse(path.read_text())
+        known = {n.name for n in ast.walk(module) if isinstance(n, ast.FunctionDef | ast.ClassDef)} | set(dir(builtins))
+        known |= {
+            a.asname or a.name.split(".")[0] for n in ast.walk(module) if isinstance(n, _IMPORTS) for a in n.names
+        }
+        known |= {target.id for n in module.body if isinstance(n, ast.Assign) for target in names(n, ast.Store)}
+        for function in (n for n in module.body if isinstance(n, ast.FunctionDef) and "jit" in decorated(n)):
+            made = {n.id for n in names(function, ast.Store)} | {a.arg for a in function.args.args}
+            assert not {n.id for n in names(function, ast.Load)} - made - known, (path.name, function.name)
+
+
+_IMPORTS = (ast.Import, ast.ImportFrom)
+
+
+def decorated(function: ast.FunctionDef) -> str:
+    """Text of a function's decorators."""
+    return " ".join(map(ast.unparse, function.decorator_list))

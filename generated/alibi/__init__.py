@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0521c5ba0cae724a
-#   text hash     96698ea070851206
+#   content hash  c3f7689852377a86
+#   text hash     49d9fa5082a508ce
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0521c5ba0cae724a
-#   text hash     9c84c230e18e9c3a
+#   content hash  c3f7689852377a86
+#   text hash     c4d4e00e595c29f8
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0521c5ba0cae724a
-#   text hash     7b79e3ee13944781
+#   content hash  c3f7689852377a86
+#   text hash     052d4148aff1b655
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0521c5ba0cae724a
-#   text hash     fe93c37b2ffcbdc3
+#   content hash  c3f7689852377a86
+#   text hash     b455ad0f8c6f504a
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0521c5ba0cae724a
-#   text hash     56d394303f4ad540
+#   content hash  c3f7689852377a86
+#   text hash     ac6b474156d64ee1
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1c2bada9fa010183
-#   text hash     bcc877c7d7e01ecc
+#   content hash  3ead93519821bee6
+#   text hash     68431da628748039
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1c2bada9fa010183
-#   text hash     4f62275d304f361f
+#   content hash  3ead93519821bee6
+#   text hash     69cdd2656f1f9327
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

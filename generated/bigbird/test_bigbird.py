@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1c2bada9fa010183
-#   text hash     9bdb2dfc2bd8460d
+#   content hash  3ead93519821bee6
+#   text hash     9ad01251caaaa3b7
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

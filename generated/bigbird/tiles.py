@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1c2bada9fa010183
-#   text hash     94a99d36c96b333c
+#   content hash  3ead93519821bee6
+#   text hash     a9a0e5fc1abb1dc8
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  1501b0cbb7780ca9
-#   text hash     7267198c7d199dd4
+#   content hash  90bb2e0739739d19
+#   text hash     dc618adc4f60e582
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  1501b0cbb7780ca9
-#   text hash     023563ec9ad9d857
+#   content hash  90bb2e0739739d19
+#   text hash     efc18d0deb355de8
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  1501b0cbb7780ca9
-#   text hash     dd40d0656e2a17b5
+#   content hash  90bb2e0739739d19
+#   text hash     5042857e60d99a48
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  1501b0cbb7780ca9
-#   text hash     179c42eaea60c5be
+#   content hash  90bb2e0739739d19
+#   text hash     7388fbf0bf4a6a64
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

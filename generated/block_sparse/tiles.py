@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  1501b0cbb7780ca9
-#   text hash     f4306d3ee660a63c
+#   content hash  90bb2e0739739d19
+#   text hash     4cfc85777a7096d0
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  bf1e2fe56aa4488a
-#   text hash     9fd28714b6e51a4b
+#   content hash  481d84e9b5be4748
+#   text hash     72885824db8ac3ef
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

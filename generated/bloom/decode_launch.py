@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  bf1e2fe56aa4488a
-#   text hash     cb751bc06c15dcee
+#   content hash  481d84e9b5be4748
+#   text hash     471481235f48d3b9
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  bf1e2fe56aa4488a
-#   text hash     8cde6006923f41f8
+#   content hash  481d84e9b5be4748
+#   text hash     02beb98334a2f171
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

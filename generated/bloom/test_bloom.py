@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  bf1e2fe56aa4488a
-#   text hash     2b2da91065b35326
+#   content hash  481d84e9b5be4748
+#   text hash     ba3e8137f65c99f9
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  bf1e2fe56aa4488a
-#   text hash     07d8fc49086e01ef
+#   content hash  481d84e9b5be4748
+#   text hash     f37d7fff7de9d4d3
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

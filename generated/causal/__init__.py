@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0b501fe1ddd0b4fa
-#   text hash     c8786d98e5b58b85
+#   content hash  91a7e723560fe00c
+#   text hash     b733401189bde604
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0b501fe1ddd0b4fa
-#   text hash     7af30c181eb9f3ca
+#   content hash  91a7e723560fe00c
+#   text hash     181646dbfb5a64e1
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

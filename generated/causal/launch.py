@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0b501fe1ddd0b4fa
-#   text hash     30b13345f491064d
+#   content hash  91a7e723560fe00c
+#   text hash     5bf2af1b141e12f9
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

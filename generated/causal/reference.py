@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0b501fe1ddd0b4fa
-#   text hash     eeab844a8228ee55
+#   content hash  91a7e723560fe00c
+#   text hash     d8f600a127478da4
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0b501fe1ddd0b4fa
-#   text hash     2e3721ab95371f8d
+#   content hash  91a7e723560fe00c
+#   text hash     51601f5729cf2cd8
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

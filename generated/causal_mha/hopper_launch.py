@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3fe25b102c0b09d2
-#   text hash     e57f860de808d892
+#   content hash  80b4d5fa5fb636d6
+#   text hash     3cd3173f902c7a2b
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py gets."""
 

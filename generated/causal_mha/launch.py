@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3fe25b102c0b09d2
-#   text hash     d5c43cb137af10b3
+#   content hash  80b4d5fa5fb636d6
+#   text hash     5c6a24185102f807
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3fe25b102c0b09d2
-#   text hash     acc3bde9807a19be
+#   content hash  80b4d5fa5fb636d6
+#   text hash     c772b4a5e9964d35
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3fe25b102c0b09d2
-#   text hash     716b78b0a71e2769
+#   content hash  80b4d5fa5fb636d6
+#   text hash     17e81a7617fb839e
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

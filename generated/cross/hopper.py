@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a77e2b75f3d44039
-#   text hash     c608762c29451f91
+#   content hash  23073c1132489b1b
+#   text hash     0e8731824f916e59
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

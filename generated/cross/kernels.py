@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a77e2b75f3d44039
-#   text hash     8c741302db499fda
+#   content hash  23073c1132489b1b
+#   text hash     1e2680ebe5b89a16
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

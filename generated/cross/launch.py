@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a77e2b75f3d44039
-#   text hash     a8aababf7e4f89db
+#   content hash  23073c1132489b1b
+#   text hash     abccad0dcb264209
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a77e2b75f3d44039
-#   text hash     41c70afd3bdf45b3
+#   content hash  23073c1132489b1b
+#   text hash     8a7514fbe2a50f69
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

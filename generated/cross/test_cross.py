@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a77e2b75f3d44039
-#   text hash     c1b7c2cafc500ac7
+#   content hash  23073c1132489b1b
+#   text hash     70f626061b417f42
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

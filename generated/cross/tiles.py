@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a77e2b75f3d44039
-#   text hash     4cb63176d30f2eb5
+#   content hash  23073c1132489b1b
+#   text hash     30edace593c4e98f
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a79f3d70ef701982
-#   text hash     bf404eb749440cc9
+#   content hash  1a9ddf6174c33e55
+#   text hash     97f42bc3e45dbe41
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a79f3d70ef701982
-#   text hash     37862d16b8e2e234
+#   content hash  1a9ddf6174c33e55
+#   text hash     bec317d356a1956c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -159,12 +159,12 @@ def work(
     k_start = tile * BLOCK_N
     q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
     if k_start < k_len:
+        q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
         k_first = k_start
         k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
         # [64]
         k_pos = k_start + WORKER * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
         scale_log2 = scale * LOG2E
-        q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
         # [64, BLOCK_D]
         dk = gl.full([64, BLOCK_D], 0.0, gl.float32, OUT)
         dv = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
@@ -233,9 +233,9 @@ def load_tiles(
     k_start = tile * BLOCK_N
     q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
     if k_start < k_len:
+        q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
         k_first = k_start
         k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
-        q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
         mbarrier.expect(kv_ready, WORKERS * (k_desc.block_type.nbytes + v_desc.block_type.nbytes))
         for worker in gl.static_range(0, WORKERS):
             rows = [b, h, k_offset + k_start + worker * 64, 0]

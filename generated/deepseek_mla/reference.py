@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a79f3d70ef701982
-#   text hash     a4dfe9ab43657bf0
+#   content hash  1a9ddf6174c33e55
+#   text hash     4c90065a5f9913fb
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

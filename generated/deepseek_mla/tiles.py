@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a79f3d70ef701982
-#   text hash     7288042193c89752
+#   content hash  1a9ddf6174c33e55
+#   text hash     ec67d42135dc7d98
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

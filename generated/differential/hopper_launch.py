@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2737b0d479d4c108
-#   text hash     7473820651c049cd
+#   content hash  55f496e14aa5be1c
+#   text hash     7b4f48222f5f7b7e
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py gets."""
 

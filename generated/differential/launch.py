@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2737b0d479d4c108
-#   text hash     eb3385593dac8414
+#   content hash  55f496e14aa5be1c
+#   text hash     91b0e5f77454aa53
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2737b0d479d4c108
-#   text hash     e94017e38ad358ba
+#   content hash  55f496e14aa5be1c
+#   text hash     895fa2e28cb578f4
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2737b0d479d4c108
-#   text hash     338a0f1592e73d06
+#   content hash  55f496e14aa5be1c
+#   text hash     a8cb5b4182c21cca
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

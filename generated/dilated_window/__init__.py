@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  db0c44103e8ed211
-#   text hash     20c4428b8cd90ef0
+#   content hash  7b8aefe5ae776c8a
+#   text hash     586d686fdfcf91ef
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

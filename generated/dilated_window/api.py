@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  db0c44103e8ed211
-#   text hash     aa42fbd121943945
+#   content hash  7b8aefe5ae776c8a
+#   text hash     e925c64af1fb58c4
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  db0c44103e8ed211
-#   text hash     c33c1fc8fec0aeb7
+#   content hash  7b8aefe5ae776c8a
+#   text hash     ea54c3882c088e71
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

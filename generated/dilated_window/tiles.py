@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  db0c44103e8ed211
-#   text hash     f7c3614573e9effc
+#   content hash  7b8aefe5ae776c8a
+#   text hash     76ca08409bc860f4
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  dffec90d3d00c9ab
-#   text hash     fe8d3302243be6ec
+#   content hash  b73e5b8f75b56db4
+#   text hash     5a20b6a8e54b3c65
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

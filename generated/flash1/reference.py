@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  dffec90d3d00c9ab
-#   text hash     336487e96056b2f1
+#   content hash  b73e5b8f75b56db4
+#   text hash     558a5f1230e464c2
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

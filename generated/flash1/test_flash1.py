@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  dffec90d3d00c9ab
-#   text hash     24ddd190237efe2f
+#   content hash  b73e5b8f75b56db4
+#   text hash     08b44dcb230c9f47
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  dffec90d3d00c9ab
-#   text hash     fef89554413505f9
+#   content hash  b73e5b8f75b56db4
+#   text hash     efb44d3fb2dee4f1
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

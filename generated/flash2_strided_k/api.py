@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  552bf052557ebcb6
-#   text hash     5f8b91b515907ca8
+#   content hash  9ef95be83f349285
+#   text hash     cb6eae94d44d27ca
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

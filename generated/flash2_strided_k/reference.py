@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  552bf052557ebcb6
-#   text hash     51b44f4e58d74751
+#   content hash  9ef95be83f349285
+#   text hash     bdece489548b550a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

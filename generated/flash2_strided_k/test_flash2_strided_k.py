@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  552bf052557ebcb6
-#   text hash     7fb67e81a901fd18
+#   content hash  9ef95be83f349285
+#   text hash     1b5bbd500bd6a0aa
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  213826aa72411c72
-#   text hash     e6823f08adb5f4d5
+#   content hash  52f97cc4f4677e0d
+#   text hash     b076cbbd76904bd7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  213826aa72411c72
-#   text hash     604e011e1528ae07
+#   content hash  52f97cc4f4677e0d
+#   text hash     bda1b4664f55a79e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

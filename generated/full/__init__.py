@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b4e335890177197d
-#   text hash     2eae074ec672fc04
+#   content hash  a3f1d6d53738c8c7
+#   text hash     d652419a8e37ec24
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b4e335890177197d
-#   text hash     98b11fd8f5cc1036
+#   content hash  a3f1d6d53738c8c7
+#   text hash     40c1f4aa9b94d237
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b4e335890177197d
-#   text hash     c018d29292f6612a
+#   content hash  a3f1d6d53738c8c7
+#   text hash     f16de3fe5b3daaec
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

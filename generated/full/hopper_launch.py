@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b4e335890177197d
-#   text hash     7fa5ddbfa3d46211
+#   content hash  a3f1d6d53738c8c7
+#   text hash     32c95c8117c51d80
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b4e335890177197d
-#   text hash     8e7c3eec4aab6402
+#   content hash  a3f1d6d53738c8c7
+#   text hash     ecbaf1b9fcfe65dc
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b4e335890177197d
-#   text hash     617401466e24a3e2
+#   content hash  a3f1d6d53738c8c7
+#   text hash     ebda6719d9729612
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1c42e786ffcaff9f
-#   text hash     b91cb4401ae547ad
+#   content hash  fc91470cfa5df561
+#   text hash     15dc53fe4073e3a7
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1c42e786ffcaff9f
-#   text hash     8299747d8ea5c620
+#   content hash  fc91470cfa5df561
+#   text hash     d2a305dac3251f3d
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1c42e786ffcaff9f
-#   text hash     4988416d05e2a2f0
+#   content hash  fc91470cfa5df561
+#   text hash     7838121af7223de9
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1c42e786ffcaff9f
-#   text hash     fca5deac74c87547
+#   content hash  fc91470cfa5df561
+#   text hash     0e0d4f0768cbb8d3
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d852ddcaca0b0861
-#   text hash     1981069c4517c1cb
+#   content hash  7104f8d1838df8b7
+#   text hash     aa579cdab53d841b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d852ddcaca0b0861
-#   text hash     c876f3a6ef595846
+#   content hash  7104f8d1838df8b7
+#   text hash     b6ea91abb41df1bc
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d852ddcaca0b0861
-#   text hash     bc39b4271ebed6f5
+#   content hash  7104f8d1838df8b7
+#   text hash     bb3ecfba6d7f04cc
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d852ddcaca0b0861
-#   text hash     cf0e146b68c661e8
+#   content hash  7104f8d1838df8b7
+#   text hash     65513b6f0d9a07ee
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d852ddcaca0b0861
-#   text hash     8422f9c4f6646c36
+#   content hash  7104f8d1838df8b7
+#   text hash     80e799504d16be22
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6181b65cafe4192e
-#   text hash     3a690e008c39ede9
+#   content hash  07fb1e63928d7806
+#   text hash     6e996b9d2aff02bb
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

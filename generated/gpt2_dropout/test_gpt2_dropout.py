@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6181b65cafe4192e
-#   text hash     5f013924241e09a0
+#   content hash  07fb1e63928d7806
+#   text hash     d788c1ab51c1f0c2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f4e96da69f652bfd
-#   text hash     0c70fc471fad6e5b
+#   content hash  c5bd4aee8c56136d
+#   text hash     fe58fb567a14d735
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f4e96da69f652bfd
-#   text hash     1b20694ef48a870f
+#   content hash  c5bd4aee8c56136d
+#   text hash     f7719d53164c2e7a
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f4e96da69f652bfd
-#   text hash     a49926a6fbf23c71
+#   content hash  c5bd4aee8c56136d
+#   text hash     00facdfac84e0953
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f4e96da69f652bfd
-#   text hash     fbe0e74d0f37f919
+#   content hash  c5bd4aee8c56136d
+#   text hash     f8e046d3f171289f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

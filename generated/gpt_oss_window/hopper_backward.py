@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1f7e679059a00b44
-#   text hash     bd9ac83e6af1bc21
+#   content hash  49c7639e3fb72651
+#   text hash     cd1f45e8df968cc1
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -162,12 +162,12 @@ def work(
     k_start = tile * BLOCK_N
     q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
     if k_start < k_len:
+        q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
         k_first = k_start
         k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
         # [64]
         k_pos = k_start + WORKER * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
         scale_log2 = scale * LOG2E
-        q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
         # [64, BLOCK_D]
         dk = gl.full([64, BLOCK_D], 0.0, gl.float32, OUT)
         dv = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
@@ -240,9 +240,9 @@ def load_tiles(
     k_start = tile * BLOCK_N
     q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
     if k_start < k_len:
+        q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
         k_first = k_start
         k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
-        q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
         mbarrier.expect(kv_ready, WORKERS * (k_desc.block_type.nbytes + v_desc.block_type.nbytes))
         for worker in gl.static_range(0, WORKERS):
             rows = [b, kv_h, k_offset + k_start + worker * 64, 0]
@@ -319,10 +319,10 @@ def finish(
     b, h = batch_and_head(Hq, TILE_AXIS)
     q_start = tile * BLOCK_M
     q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
-    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
     if entries_ptr is not None:
         if q_start >= q_len:
             return
+    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
     sum_row = (b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M
     row, column = tl.arange(0, BLOCK_M)[:, None], tl.arange(0, BLOCK_D)[None, :]
     tile_place = ((sum_row + q_start + row) // 64 * (BLOCK_D // 64) + column // 64).to(tl.int64) * 4096

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1f7e679059a00b44
-#   text hash     7eca5713c8fdb974
+#   content hash  49c7639e3fb72651
+#   text hash     e8a7f5701b49e331
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

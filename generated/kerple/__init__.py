@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ea783309c27c5fa3
-#   text hash     3e7252be051c6df6
+#   content hash  419d0991131b7740
+#   text hash     18f6485190a6ea02
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ea783309c27c5fa3
-#   text hash     0dc45bd37a4248d7
+#   content hash  419d0991131b7740
+#   text hash     13164fb158b10724
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ea783309c27c5fa3
-#   text hash     c9e0a1bbfe66d4b8
+#   content hash  419d0991131b7740
+#   text hash     36df7f2d649d79e9
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ea783309c27c5fa3
-#   text hash     c3b9c0b72cdc892a
+#   content hash  419d0991131b7740
+#   text hash     70e906ae9758fd0e
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ea783309c27c5fa3
-#   text hash     d386fc969f9e567d
+#   content hash  419d0991131b7740
+#   text hash     0b0a02c2e8452b79
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

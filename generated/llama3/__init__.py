@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  615117f50be839c4
-#   text hash     4a491fb41676816d
+#   content hash  a55d200e9f54da36
+#   text hash     865df5627a9b5d0f
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  615117f50be839c4
-#   text hash     0216655c2484e49c
+#   content hash  a55d200e9f54da36
+#   text hash     8ab13ba045aa3c8d
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  615117f50be839c4
-#   text hash     56ccd974fdc2551f
+#   content hash  a55d200e9f54da36
+#   text hash     4a99270ef7b754b6
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

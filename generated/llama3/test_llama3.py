@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  615117f50be839c4
-#   text hash     3b358b318c8cdc69
+#   content hash  a55d200e9f54da36
+#   text hash     2f8dd6388c4461e6
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

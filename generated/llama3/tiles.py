@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  615117f50be839c4
-#   text hash     9f271bea33173b0a
+#   content hash  a55d200e9f54da36
+#   text hash     73be436de85fb187
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  6b028e6bb31cf098
-#   text hash     09c7800f99f51315
+#   content hash  97b549f107c449e7
+#   text hash     06f501180ad7ce31
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

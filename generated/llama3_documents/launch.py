@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  6b028e6bb31cf098
-#   text hash     aac47332f5c9e467
+#   content hash  97b549f107c449e7
+#   text hash     81d01f270974e56c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

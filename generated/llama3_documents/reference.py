@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  6b028e6bb31cf098
-#   text hash     c171b834c6d3afe2
+#   content hash  97b549f107c449e7
+#   text hash     93a5fe0e2fcd25a6
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  28b81bdbecf43346
-#   text hash     80f46c36e34bb0fe
+#   content hash  74b7824690f38143
+#   text hash     1948bbd87ad3c92d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

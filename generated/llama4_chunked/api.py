@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  28b81bdbecf43346
-#   text hash     839fd371f943f543
+#   content hash  74b7824690f38143
+#   text hash     c1ba64ba938f96b5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  28b81bdbecf43346
-#   text hash     32ca073c1a867e53
+#   content hash  74b7824690f38143
+#   text hash     1d4675f83442cff6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py gets."""
 

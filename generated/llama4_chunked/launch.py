@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  28b81bdbecf43346
-#   text hash     73c4486315ca0ca2
+#   content hash  74b7824690f38143
+#   text hash     15f68402179544d2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  28b81bdbecf43346
-#   text hash     32d930ac4fc3ea99
+#   content hash  74b7824690f38143
+#   text hash     dd91f12916b5a181
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

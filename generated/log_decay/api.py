@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cf75aadb1b8b66b7
-#   text hash     3775baee3ffd7d8b
+#   content hash  849c8973e7b95869
+#   text hash     68ae71ee5041d2ec
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

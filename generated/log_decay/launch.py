@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cf75aadb1b8b66b7
-#   text hash     0cde5f926507885e
+#   content hash  849c8973e7b95869
+#   text hash     fac56cff45d133b9
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

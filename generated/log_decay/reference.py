@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cf75aadb1b8b66b7
-#   text hash     1e3e11271ff57c4b
+#   content hash  849c8973e7b95869
+#   text hash     e8bae7caf482c816
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

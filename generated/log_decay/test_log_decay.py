@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cf75aadb1b8b66b7
-#   text hash     d0c97f8c73ef8765
+#   content hash  849c8973e7b95869
+#   text hash     20282c9846ad475b
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

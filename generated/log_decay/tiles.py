@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cf75aadb1b8b66b7
-#   text hash     4123abf5cca3a01e
+#   content hash  849c8973e7b95869
+#   text hash     423c848130a1b61d
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9479ced600c64dde
-#   text hash     55c51f22caea7cc6
+#   content hash  f29cdd6d644209bf
+#   text hash     42abbd89395ae108
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9479ced600c64dde
-#   text hash     d59ac9d7b04ef9a0
+#   content hash  f29cdd6d644209bf
+#   text hash     5b75fc6cadda3a90
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -204,8 +204,8 @@ def work(
             b, h = head // Hq, head % Hq
             q_start = tile * BLOCK_M
             q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
-            q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
             if (half == 0) | (early < tiles - 1 - early):
+                q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
                 q_first = q_start + q_begin
                 q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
                 # [64]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9479ced600c64dde
-#   text hash     66c3fdd9a0be0007
+#   content hash  f29cdd6d644209bf
+#   text hash     cb868215fde379cc
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

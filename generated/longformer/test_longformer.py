@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9479ced600c64dde
-#   text hash     452613e32177b47e
+#   content hash  f29cdd6d644209bf
+#   text hash     e720b7fe1510bcd3
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

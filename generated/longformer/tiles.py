@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9479ced600c64dde
-#   text hash     b9249614c36e2ad0
+#   content hash  f29cdd6d644209bf
+#   text hash     289b290404f1180a
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

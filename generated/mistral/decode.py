@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  61fdfe39cbd2ceaf
-#   text hash     950d40c99929c268
+#   content hash  cbd02728b5b8bf7a
+#   text hash     03581afd1c371068
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  61fdfe39cbd2ceaf
-#   text hash     212ba8161991faa3
+#   content hash  cbd02728b5b8bf7a
+#   text hash     e87a39c20aaaac52
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py gets."""
 

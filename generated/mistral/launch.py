@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  61fdfe39cbd2ceaf
-#   text hash     3b00b5ac04e3d17a
+#   content hash  cbd02728b5b8bf7a
+#   text hash     78a2597bb07528a6
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

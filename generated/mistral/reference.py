@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  61fdfe39cbd2ceaf
-#   text hash     6fe7a20b316177c0
+#   content hash  cbd02728b5b8bf7a
+#   text hash     043745696d667e75
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

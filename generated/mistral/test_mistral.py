@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  61fdfe39cbd2ceaf
-#   text hash     47debd6c96892b56
+#   content hash  cbd02728b5b8bf7a
+#   text hash     305228d5b53adbe2
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fbd8c34763b6cb4e
-#   text hash     5689cee0b5b2e355
+#   content hash  49cf8954b0381d6e
+#   text hash     b87052e95104f474
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

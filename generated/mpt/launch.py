@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fbd8c34763b6cb4e
-#   text hash     3b5736d62a2ddb35
+#   content hash  49cf8954b0381d6e
+#   text hash     39a44c808928044f
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

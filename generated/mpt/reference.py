@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fbd8c34763b6cb4e
-#   text hash     99718f68eabe4c05
+#   content hash  49cf8954b0381d6e
+#   text hash     3eef967bbbcffecc
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  dd750731484a5c76
-#   text hash     2fe909176fcf9d33
+#   content hash  603e78a1190f5aa0
+#   text hash     5b9beb008aedabdc
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

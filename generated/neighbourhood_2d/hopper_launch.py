@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  dd750731484a5c76
-#   text hash     0a80e34f2edcae36
+#   content hash  603e78a1190f5aa0
+#   text hash     21dbbf5cb5ae3260
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py gets."""
 

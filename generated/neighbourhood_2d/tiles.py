@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  dd750731484a5c76
-#   text hash     f62680c4deed561c
+#   content hash  603e78a1190f5aa0
+#   text hash     46c1f761c566aee8
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  095e70c17a312036
-#   text hash     c898a35bdf7b7a9f
+#   content hash  e89f3b4cfa88cfe3
+#   text hash     8a20b15ded5d444a
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  095e70c17a312036
-#   text hash     ee01acd179c64493
+#   content hash  e89f3b4cfa88cfe3
+#   text hash     fcb8e7ea4738308e
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -179,12 +179,12 @@ def work(
         tile * WORKERS + WORKER, tl.num_programs(0) // (group * groups) * WORKERS, WIDE, BLOCK_DV, DV
     )  # fmt: skip
     if k_start < k_len:
+        q_begin = k_len - q_len
         k_first = k_start
         k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
         # [64]
         k_pos = k_start + WORKER * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
         scale_log2 = scale * LOG2E
-        q_begin = k_len - q_len
         # [64, BLOCK_D]
         dk = gl.full([64, BLOCK_D], 0.0, gl.float32, OUT)
         dv = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
@@ -283,9 +283,9 @@ def load_tiles(
     k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
     k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
     if k_start < k_len:
+        q_begin = k_len - q_len
         k_first = k_start
         k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
-        q_begin = k_len - q_len
         if k_start + BLOCK_N > k_len:
             # the next sequence's rows: 0 times a NaN would be NaN
             mbarrier.expect(come, WORKERS * (k_desc.block_type.nbytes + v_desc.block_type.nbytes))

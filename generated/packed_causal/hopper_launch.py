@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  095e70c17a312036
-#   text hash     274f2f0380860fac
+#   content hash  e89f3b4cfa88cfe3
+#   text hash     481533c482c37e29
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  095e70c17a312036
-#   text hash     3e4cf4c7b04d630b
+#   content hash  e89f3b4cfa88cfe3
+#   text hash     8284962a00a19fb3
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 
@@ -285,13 +285,13 @@ def forward(
     q_aligned = (q_offset // 4 + b) * 4
     k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
     k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
-    q_begin = k_len - q_len
     clear_rows(
         out_ptr + tl.cast(h, tl.int64) * DV, Hq * DV, b, sequences, q_offset, q_len, q_end, q_total, tile,
         tl.num_programs(TILE_AXIS), BLOCK_M, BLOCK_DV, DV
     )  # fmt: skip
     if q_start >= q_len:
         return
+    q_begin = k_len - q_len
     q_first = q_start + q_begin
     q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
     # [BLOCK_M]
@@ -411,12 +411,12 @@ def backward_dkv(
     )  # fmt: skip
     if k_start >= k_len:
         return
+    q_begin = k_len - q_len
     k_first = k_start
     k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
     # [BLOCK_N]
     k_pos = k_start + tl.arange(0, BLOCK_N)
     scale_log2 = scale * LOG2E
-    q_begin = k_len - q_len
 
     # [BLOCK_N, BLOCK_D]
     k_tile = load_tile(k_desc, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
@@ -500,13 +500,13 @@ def backward_dq(
     q_aligned = (q_offset // 4 + b) * 4
     k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
     k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
-    q_begin = k_len - q_len
     clear_rows(
         dq_ptr + tl.cast(h, tl.int64) * D, Hq * D, b, sequences, q_offset, q_len, q_end, q_total, tile,
         tl.num_programs(TILE_AXIS), BLOCK_M, BLOCK_D, D
     )  # fmt: skip
     if q_start >= q_len:
         return
+    q_begin = k_len - q_len
     q_first = q_start + q_begin
     q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
     # [BLOCK_M]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  095e70c17a312036
-#   text hash     9766c6c61095b08c
+#   content hash  e89f3b4cfa88cfe3
+#   text hash     d00b5788ea2cb72e
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

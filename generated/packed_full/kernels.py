@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  aacef077bfe56af8
-#   text hash     e546cf0d34a8de25
+#   content hash  27f44f0a0e13ae73
+#   text hash     a8db0e751ba7ed67
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

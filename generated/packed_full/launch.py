@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  aacef077bfe56af8
-#   text hash     6411d0a005c9caaa
+#   content hash  27f44f0a0e13ae73
+#   text hash     0dc0ad4af2d92fca
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  aacef077bfe56af8
-#   text hash     d03f2125bce887e0
+#   content hash  27f44f0a0e13ae73
+#   text hash     3f5778b161347103
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8591a6d2e80cb106
-#   text hash     f214f626c6c2fd5c
+#   content hash  da00798eddf5fb5a
+#   text hash     10fd2cd63e36105d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

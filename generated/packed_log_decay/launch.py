@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8591a6d2e80cb106
-#   text hash     e71002f056579371
+#   content hash  da00798eddf5fb5a
+#   text hash     6475c2a808e92110
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8591a6d2e80cb106
-#   text hash     9c2fdd102d61d698
+#   content hash  da00798eddf5fb5a
+#   text hash     9976f648c5a79295
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

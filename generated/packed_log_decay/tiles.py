@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8591a6d2e80cb106
-#   text hash     786179e991d095da
+#   content hash  da00798eddf5fb5a
+#   text hash     63139258194b99fa
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

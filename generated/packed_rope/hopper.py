@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  69cf9c38b89697da
-#   text hash     9ff9236f38ccf87f
+#   content hash  69299a09fab1cd43
+#   text hash     60a557d89ba0a5db
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -239,12 +239,12 @@ def work(
             q_aligned = (q_offset // 4 + b) * 4
             k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
             k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
-            q_begin = k_len - q_len
             clear_rows(
                 out_ptr + tl.cast(h, tl.int64) * DV, Hq * DV, b, sequences, q_offset, q_len, q_end, q_total,
                 tile * WORKERS + WORKER, tiles * WORKERS, WIDE, BLOCK_DV, DV
             )  # fmt: skip
             if ((half == 0) | (early < tiles - 1 - early)) & (q_start < q_len):
+                q_begin = k_len - q_len
                 q_first = q_start + q_begin
                 q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
                 # [64]

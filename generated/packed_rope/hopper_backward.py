@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  69cf9c38b89697da
-#   text hash     e6d1264929e141d0
+#   content hash  69299a09fab1cd43
+#   text hash     b8429ecba79c6553
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -180,12 +180,12 @@ def work(
         tile * WORKERS + WORKER, tl.num_programs(0) // (group * groups) * WORKERS, WIDE, BLOCK_DV, DV
     )  # fmt: skip
     if k_start < k_len:
+        q_begin = k_len - q_len
         k_first = k_start
         k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
         # [64]
         k_pos = k_start + WORKER * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
         scale_log2 = scale * LOG2E
-        q_begin = k_len - q_len
         # [64, BLOCK_D]
         dk = gl.full([64, BLOCK_D], 0.0, gl.float32, OUT)
         dv = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
@@ -284,9 +284,9 @@ def load_tiles(
     k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
     k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
     if k_start < k_len:
+        q_begin = k_len - q_len
         k_first = k_start
         k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
-        q_begin = k_len - q_len
         if k_start + BLOCK_N > k_len:
             # the next sequence's rows: 0 times a NaN would be NaN
             mbarrier.expect(come, WORKERS * (k_desc.block_type.nbytes + v_desc.block_type.nbytes))
@@ -402,13 +402,13 @@ def finish(
     q_aligned = (q_offset // 4 + b) * 4
     k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
     k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
-    q_begin = k_len - q_len
     kernels.clear_rows(
         dq_ptr + tl.cast(h, tl.int64) * D, Hq * D, b, sequences, q_offset, q_len, q_end, q_total, tile,
         tl.num_programs(TILE_AXIS), BLOCK_M, BLOCK_D, D
     )  # fmt: skip
     if q_start >= q_len:
         return
+    q_begin = k_len - q_len
     sum_row = (tl.cast(h, tl.int64) * (q_total // BLOCK_M + sequences) + q_offset // BLOCK_M + b) * BLOCK_M
     row, column = tl.arange(0, BLOCK_M)[:, None], tl.arange(0, BLOCK_D)[None, :]
     tile_place = ((sum_row + q_start + row) // 64 * (BLOCK_D // 64) + column // 64).to(tl.int64) * 4096

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  69cf9c38b89697da
-#   text hash     f688fce3dcab3a73
+#   content hash  69299a09fab1cd43
+#   text hash     b315a1a7d388a966
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

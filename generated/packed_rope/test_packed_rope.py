@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  69cf9c38b89697da
-#   text hash     4eee93b1841ea5c9
+#   content hash  69299a09fab1cd43
+#   text hash     3563bbb1d44d632b
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  69cf9c38b89697da
-#   text hash     ae10003b8c6f17e7
+#   content hash  69299a09fab1cd43
+#   text hash     cfda15bda4e65950
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

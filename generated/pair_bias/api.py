@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9510c8cc9df5786d
-#   text hash     faa9cd1852c5402e
+#   content hash  4cfb137f815e3fe6
+#   text hash     d0ec9c2585b0a76e
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

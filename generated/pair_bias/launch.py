@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9510c8cc9df5786d
-#   text hash     720cdf081c9eb642
+#   content hash  4cfb137f815e3fe6
+#   text hash     e7649cc6a5b6a524
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9510c8cc9df5786d
-#   text hash     557ef920f646eddd
+#   content hash  4cfb137f815e3fe6
+#   text hash     3fb009b63521291d
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9510c8cc9df5786d
-#   text hash     4f2ee22d10d1365e
+#   content hash  4cfb137f815e3fe6
+#   text hash     a0446805520333f6
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

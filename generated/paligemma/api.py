@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1865c1aa10477c4e
-#   text hash     79c6783c8e4c76a2
+#   content hash  8c6d3a9756bb7bcb
+#   text hash     b0310e13e0952741
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1865c1aa10477c4e
-#   text hash     4d8087db4ab88e9f
+#   content hash  8c6d3a9756bb7bcb
+#   text hash     0572226fcc91092f
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1865c1aa10477c4e
-#   text hash     9010f6a6c2f4a0bc
+#   content hash  8c6d3a9756bb7bcb
+#   text hash     6454085f29c52656
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

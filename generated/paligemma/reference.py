@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1865c1aa10477c4e
-#   text hash     dd192a70325b6e04
+#   content hash  8c6d3a9756bb7bcb
+#   text hash     3e27680da23edfb3
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1865c1aa10477c4e
-#   text hash     fe3323f3fd607bf2
+#   content hash  8c6d3a9756bb7bcb
+#   text hash     1e25856a27ba23aa
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

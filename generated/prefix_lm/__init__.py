@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ba54afea08102245
-#   text hash     79190ff877caf04c
+#   content hash  277ecb39463b3708
+#   text hash     e60550b79e6ed647
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ba54afea08102245
-#   text hash     f38df37fa323ce3f
+#   content hash  277ecb39463b3708
+#   text hash     18869da3aaa8e984
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ba54afea08102245
-#   text hash     6a7fc4d83e3eda62
+#   content hash  277ecb39463b3708
+#   text hash     33bea30e0012ab4f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  27d40a49cbda348b
-#   text hash     1f545c880e6c8190
+#   content hash  6831c0e88fed42ab
+#   text hash     1ccb2da83deb71f5
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

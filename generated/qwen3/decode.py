@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  27d40a49cbda348b
-#   text hash     5b28b34106ca3c31
+#   content hash  6831c0e88fed42ab
+#   text hash     f6e026ff0b8b7476
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

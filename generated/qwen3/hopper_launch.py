@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  27d40a49cbda348b
-#   text hash     cd88fce705808dbd
+#   content hash  6831c0e88fed42ab
+#   text hash     b7cfce1ee419d899
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py gets."""
 

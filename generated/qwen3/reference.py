@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  27d40a49cbda348b
-#   text hash     40624f5b3210b793
+#   content hash  6831c0e88fed42ab
+#   text hash     5948fbd2a24f1258
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7b3768135162771e
-#   text hash     210edd4a9942a089
+#   content hash  c67f0e544cf2a876
+#   text hash     17ada2baf166e14e
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7b3768135162771e
-#   text hash     6d7aefb7c4b34f36
+#   content hash  c67f0e544cf2a876
+#   text hash     92e73b23e481c4f8
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

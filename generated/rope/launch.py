@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7b3768135162771e
-#   text hash     a3fe506a7d2c3b7d
+#   content hash  c67f0e544cf2a876
+#   text hash     0c8b33fe96031ee7
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

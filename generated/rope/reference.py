@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7b3768135162771e
-#   text hash     e00e31c40709c858
+#   content hash  c67f0e544cf2a876
+#   text hash     dea869ac6908fcd7
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7b3768135162771e
-#   text hash     13036520fa3895fa
+#   content hash  c67f0e544cf2a876
+#   text hash     38c221382eb5aa57
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7b3768135162771e
-#   text hash     ec90d3e396f0bd16
+#   content hash  c67f0e544cf2a876
+#   text hash     4f6805c701975116
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

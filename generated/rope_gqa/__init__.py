@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  dcfd15344059d9fe
-#   text hash     7a1d36779bf9c535
+#   content hash  daf6b611a8d86e40
+#   text hash     9a7c6decbf76f9fe
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  dcfd15344059d9fe
-#   text hash     24d6dfab5ede46e8
+#   content hash  daf6b611a8d86e40
+#   text hash     b5925dcbc520e52d
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py gets."""
 

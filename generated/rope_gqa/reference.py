@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  dcfd15344059d9fe
-#   text hash     1e61defda1364f7f
+#   content hash  daf6b611a8d86e40
+#   text hash     f30e6936d4a22fd7
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  dcfd15344059d9fe
-#   text hash     5a988d2222377d65
+#   content hash  daf6b611a8d86e40
+#   text hash     faa5ffac233dd82b
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

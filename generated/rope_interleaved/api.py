@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4c7508192ef26b8b
-#   text hash     be5c4f8721b2a213
+#   content hash  fc181886f6901c8a
+#   text hash     f8555aeb6828bb9f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

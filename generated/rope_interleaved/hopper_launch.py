@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4c7508192ef26b8b
-#   text hash     63f19bff7ab9f59f
+#   content hash  fc181886f6901c8a
+#   text hash     b0a25fc1d088a742
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4c7508192ef26b8b
-#   text hash     54ca6c54f848acfb
+#   content hash  fc181886f6901c8a
+#   text hash     fe324c6d7e7efc36
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

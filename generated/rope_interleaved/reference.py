@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4c7508192ef26b8b
-#   text hash     cd52947848730fce
+#   content hash  fc181886f6901c8a
+#   text hash     4592239ba2d31b3c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

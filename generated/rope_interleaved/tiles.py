@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4c7508192ef26b8b
-#   text hash     1c75810350b2f976
+#   content hash  fc181886f6901c8a
+#   text hash     0aeae29361ea0da9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

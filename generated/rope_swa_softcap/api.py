@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8b1624a096ebd25c
-#   text hash     df4f3439df09a716
+#   content hash  5a8e0b150fb98e05
+#   text hash     a7072f5b837f742b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8b1624a096ebd25c
-#   text hash     e99fae3bd6b8aa13
+#   content hash  5a8e0b150fb98e05
+#   text hash     a86bc1bf4e6f257d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

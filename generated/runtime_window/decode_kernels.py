@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8c1b3edd8ed9ec2f
-#   text hash     51dba63070e42310
+#   content hash  4f01785859f3d2a8
+#   text hash     596bf3ff152dedb3
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

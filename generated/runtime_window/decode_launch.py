@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8c1b3edd8ed9ec2f
-#   text hash     540583226a3c47a7
+#   content hash  4f01785859f3d2a8
+#   text hash     4404437ce12d7002
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8c1b3edd8ed9ec2f
-#   text hash     5c7510e8d3b2beca
+#   content hash  4f01785859f3d2a8
+#   text hash     5e87c63ba89f6026
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8c1b3edd8ed9ec2f
-#   text hash     95500fb1bb3b4f4d
+#   content hash  4f01785859f3d2a8
+#   text hash     f84266c97cd4e2d5
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

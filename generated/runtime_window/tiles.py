@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8c1b3edd8ed9ec2f
-#   text hash     071b38022b6ab528
+#   content hash  4f01785859f3d2a8
+#   text hash     7c7487705007c36d
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

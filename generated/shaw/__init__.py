@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b47337315f8360ea
-#   text hash     227a68e0c1170a88
+#   content hash  58fa2946e370b2c2
+#   text hash     83052aae91ca579b
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b47337315f8360ea
-#   text hash     f72f59b8588e4306
+#   content hash  58fa2946e370b2c2
+#   text hash     5cff7607c384552a
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

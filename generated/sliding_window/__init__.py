@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ae14ba7622495868
-#   text hash     f68296e3d5f38b68
+#   content hash  a04e80f20c9e1aba
+#   text hash     f8329e97a6a42a0d
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

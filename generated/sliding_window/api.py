@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ae14ba7622495868
-#   text hash     1fa3d52e7f84ea03
+#   content hash  a04e80f20c9e1aba
+#   text hash     e4a4ce69ec7f6f3d
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ae14ba7622495868
-#   text hash     5d61c4321869cc69
+#   content hash  a04e80f20c9e1aba
+#   text hash     ace4151a3d8d5b3a
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ae14ba7622495868
-#   text hash     50d1b9c7917ee527
+#   content hash  a04e80f20c9e1aba
+#   text hash     69f4953dfda5ac52
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

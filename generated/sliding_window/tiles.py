@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ae14ba7622495868
-#   text hash     c341a8b4a0c8c7b4
+#   content hash  a04e80f20c9e1aba
+#   text hash     f8dca739b3e5d47f
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3243b20c61f26f01
-#   text hash     f17d93c6d1e83f10
+#   content hash  b2b185fa4b2384ac
+#   text hash     7af91ddf267299c7
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

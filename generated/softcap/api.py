@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3243b20c61f26f01
-#   text hash     ef476e680cd3cd5f
+#   content hash  b2b185fa4b2384ac
+#   text hash     be8b7382ebebfc46
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

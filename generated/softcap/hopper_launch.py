@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3243b20c61f26f01
-#   text hash     7cb94358d6aa9493
+#   content hash  b2b185fa4b2384ac
+#   text hash     a620531411b81b33
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

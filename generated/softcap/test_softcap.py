@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3243b20c61f26f01
-#   text hash     a49ea9f286d5fa0a
+#   content hash  b2b185fa4b2384ac
+#   text hash     d3176a7b78fe89b8
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

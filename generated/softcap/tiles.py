@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3243b20c61f26f01
-#   text hash     48eee13db9001b77
+#   content hash  b2b185fa4b2384ac
+#   text hash     fb39050c2e94c218
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

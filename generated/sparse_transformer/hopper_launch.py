@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2216c3f3f457b38a
-#   text hash     c50b7f021448b9ee
+#   content hash  c2ff8c808b52361e
+#   text hash     4ba0b68545ae7115
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2216c3f3f457b38a
-#   text hash     325d38c35b1766d7
+#   content hash  c2ff8c808b52361e
+#   text hash     ddc1a810b980032c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2216c3f3f457b38a
-#   text hash     a93352fc8ec4f21e
+#   content hash  c2ff8c808b52361e
+#   text hash     23b3eec0455decdc
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

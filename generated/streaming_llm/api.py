@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  152dd2708789fbe7
-#   text hash     62d362531e5e889d
+#   content hash  87e9db0960b59a59
+#   text hash     17cfe0c66002d2eb
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  152dd2708789fbe7
-#   text hash     01cad5377ee2f033
+#   content hash  87e9db0960b59a59
+#   text hash     4fca189affb55d2f
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  152dd2708789fbe7
-#   text hash     c7c56a1e49320df7
+#   content hash  87e9db0960b59a59
+#   text hash     681251f3ed55209d
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  152dd2708789fbe7
-#   text hash     9acb87f5a7d1836b
+#   content hash  87e9db0960b59a59
+#   text hash     e9623cd3365c9c5b
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  152dd2708789fbe7
-#   text hash     d6933148f7c8113b
+#   content hash  87e9db0960b59a59
+#   text hash     f850b4e3c3bbd14b
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  28a448d843f4f9bf
-#   text hash     ea16d6b1a095bd38
+#   content hash  89380246733cb2b0
+#   text hash     15766f7d2b4d6695
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

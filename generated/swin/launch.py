@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  28a448d843f4f9bf
-#   text hash     a0e594df8d626f30
+#   content hash  89380246733cb2b0
+#   text hash     15d09140e4798c5b
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  28a448d843f4f9bf
-#   text hash     76898a91c7b7d4cf
+#   content hash  89380246733cb2b0
+#   text hash     0cd5e01d6f8b24ae
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

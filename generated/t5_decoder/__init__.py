@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  42d409d49c692ea1
-#   text hash     cfd35b8a83b8fbbd
+#   content hash  13230101803db8ae
+#   text hash     20de709bae0a6d8e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  42d409d49c692ea1
-#   text hash     0c9bfc587a0cddea
+#   content hash  13230101803db8ae
+#   text hash     193f5cf346c4ece1
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  42d409d49c692ea1
-#   text hash     88ff0a3f8065b48c
+#   content hash  13230101803db8ae
+#   text hash     3a70b410cee865ba
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  42d409d49c692ea1
-#   text hash     bcc8142395c415d5
+#   content hash  13230101803db8ae
+#   text hash     d56fbefc5018e6c6
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  42d409d49c692ea1
-#   text hash     043794a4a1624667
+#   content hash  13230101803db8ae
+#   text hash     cb49011824de026e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a13ea64db0f44292
-#   text hash     0290edf445151433
+#   content hash  bb6f17d19783477f
+#   text hash     b1ebb14dd1cf70e3
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

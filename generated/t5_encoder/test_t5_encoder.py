@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a13ea64db0f44292
-#   text hash     a044adbe1e274c59
+#   content hash  bb6f17d19783477f
+#   text hash     fc637b45699ba121
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a13ea64db0f44292
-#   text hash     713701eb3d69411f
+#   content hash  bb6f17d19783477f
+#   text hash     46851780c8c3f490
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

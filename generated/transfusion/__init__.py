@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e887f6ba3d39eb9c
-#   text hash     f850090ba46e6489
+#   content hash  b2e50a73eeaaa8b4
+#   text hash     e3ef757ede8f4030
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

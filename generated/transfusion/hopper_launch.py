@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e887f6ba3d39eb9c
-#   text hash     c4c591a7ab1fa6ad
+#   content hash  b2e50a73eeaaa8b4
+#   text hash     634ced564a73d000
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e887f6ba3d39eb9c
-#   text hash     343f91cff299ec80
+#   content hash  b2e50a73eeaaa8b4
+#   text hash     d8165c5f506d08fb
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 
@@ -548,10 +548,10 @@ def forward(
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
     q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
-    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
     if entries_ptr is not None:
         if q_start >= q_len:
             return
+    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + q_begin
@@ -661,6 +661,7 @@ def backward_dkv(
     if entries_ptr is not None:
         if k_start >= k_len:
             return
+    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
     # [BLOCK_N]
     k_pos = k_start + tl.arange(0, BLOCK_N)
     scale_log2 = scale * LOG2E
@@ -671,7 +672,6 @@ def backward_dkv(
     )
     # [BLOCK_N]
     in_image_k = load_vector(in_image_base, k_pos, in_image_stride_token, k_len)
-    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
 
     # [BLOCK_N, BLOCK_D]
     k_tile = load_tile(k_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
@@ -752,10 +752,10 @@ def backward_dq(
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
     q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
-    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
     if entries_ptr is not None:
         if q_start >= q_len:
             return
+    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + q_begin

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e887f6ba3d39eb9c
-#   text hash     5ae6b3fed0dfbca9
+#   content hash  b2e50a73eeaaa8b4
+#   text hash     0c8e70599ef93a7f
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e887f6ba3d39eb9c
-#   text hash     f5ecdf6ee24ce8ab
+#   content hash  b2e50a73eeaaa8b4
+#   text hash     a6dd6269147ca38f
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

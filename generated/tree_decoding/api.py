@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  28ebd4e5b44d8244
-#   text hash     af27bb7dfe1dd8e3
+#   content hash  3985d3a53023fc24
+#   text hash     e9803dbdcb8bade5
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  28ebd4e5b44d8244
-#   text hash     6b64228a0525bf72
+#   content hash  3985d3a53023fc24
+#   text hash     7038ee16e476749f
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  28ebd4e5b44d8244
-#   text hash     137c219c5870bd37
+#   content hash  3985d3a53023fc24
+#   text hash     17d33813b94e1ab6
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

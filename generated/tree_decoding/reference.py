@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  28ebd4e5b44d8244
-#   text hash     72cc4ca7a06f72c0
+#   content hash  3985d3a53023fc24
+#   text hash     9affc5813985fdb4
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  28ebd4e5b44d8244
-#   text hash     800be7f232e9ba57
+#   content hash  3985d3a53023fc24
+#   text hash     a4608528c4d60d08
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -144,7 +144,8 @@ class PackageKernels(SharedParameters):
         of_queries = _noted(a, a.key_states) if a.key_states.noted("q") else ()
         of_keys = (Statement("tile", "q_tiles", "-="), *_noted(a, a.query_states)) if a.key_states.noted("k") else ()
         note = Branch("tile < q_tiles", of_queries, of_keys) if of_queries else Branch("tile >= q_tiles", of_keys)
-        blocks = {"enter": self._masked(a.key_states, "(q_tiles + k_tiles)", parts), "note": (note,)}
+        enter = self._masked(a.key_states, "(q_tiles + k_tiles)", parts, (note,))
+        blocks = {"enter": enter, "note": (note,)}
         return Kernel("bounds", parts, "portable/bounds.jinja", blocks=blocks)
 
     @cached_property
@@ -166,33 +167,23 @@ class PackageKernels(SharedParameters):
         if others:
             tiles = "(q_tiles + k_tiles)"
             note = (Branch("tile < q_tiles", first, (Statement("tile", "q_tiles", "-="), *others[0])),)
-        blocks = {"enter": self._masked(states, tiles, parts), "note": note}
+        blocks = {"enter": self._masked(states, tiles, parts, note), "note": note}
         texts = {"both": ", or which parts of queries a part of keys needs" if others else ""}
         return Kernel("ranges", parts, "portable/ranges.jinja", blocks=blocks, texts=texts)
 
-    def _masked(self, states: TileStates, tiles: str, parts: Iterable[Parameter]) -> tuple[Block, ...]:
-        """Which of some tiles, batch entries and heads a program has that looks at masks alone."""
+    def _masked(
+        self, states: TileStates, tiles: str, parts: Iterable[Parameter], note: tuple[Block, ...]
+    ) -> tuple[Block, ...]:
+        """Which of some tiles, batch entries and heads a program has that looks at masks alone, and then `note`s."""
         tile: tuple[Block, ...] = (Statement("tile", f"tl.program_id(0) % {tiles}"),)
         taken = {p.name for p in parts}
         numbers = tuple(number for number in states.numbers if number.target in taken)
+        found = (*self.storage.found(), *needed((self.analysis.begin,), reads(note)), *numbers)
         if not states.per_head:
-            return (
-                *tile,
-                Statement("b", f"tl.program_id(0) // {tiles}"),
-                *self.storage.found(),
-                self.analysis.begin,
-                *numbers,
-            )
+            return (*tile, Statement("b", f"tl.program_id(0) // {tiles}"), *found)
         heads = Statement("b, h", f"tl.program_id(0) // {tiles} // Hq, tl.program_id(0) // {tiles} % Hq")
         grouped = "GROUP" in taken
-        return (
-            *tile,
-            heads,
-            *(self.analysis.key_head if grouped else ()),
-            *self.storage.found(),
-            self.analysis.begin,
-            *numbers,
-        )
+        return (*tile, heads, *(self.analysis.key_head if grouped else ()), *found)
 
     def _told(self, states: TileStates, named: set[str]) -> Iterable[Parameter]:
         """What a small kernel takes that looks at the masks alone, and names these."""

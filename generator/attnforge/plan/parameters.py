@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..expressions.inputs import Input
-from .positions import BEGIN
-from .statements import Block, Bundle, Call, reads, without
+from .statements import Block, Bundle, Call
 
 _LOADED = ("tiles", "rows", "fragments")
 
@@ -129,12 +128,6 @@ class Kernel:
     blocks: dict[str, tuple[Block, ...]] = field(default_factory=dict, hash=False)  # by what they are for
     texts: dict[str, str] = field(default_factory=dict, hash=False)  # expressions, likewise
     made: tuple[str, ...] = ()  # statements of the launcher that make what it works in
-
-    def __post_init__(self) -> None:
-        """Leaves the position of the first query out where no statement reads it."""
-        if BEGIN not in reads(block for blocks in self.blocks.values() for block in blocks):
-            for name, blocks in self.blocks.items():
-                self.blocks[name] = without(blocks, BEGIN)
 
     @property
     def tiled(self) -> tuple[Parameter, ...]:

@@ -39,12 +39,11 @@ def sequence(a: Analysis, side: Side, written: Iterable[tuple[str, str]], tile: 
 
     `written` are the tensors of one side that the kernel makes, and how wide their rows are.
     """
-    begin = (a.begin,) if side == "q" else ()
     if not a.storage.cut:
-        return (*a.storage.found(), *begin, *_drawn(a))
+        return (*a.storage.found(), *_drawn(a))
     scanned = any(given.scan for given in a.spec.inputs)
     share = (tile, "tl.num_programs(TILE_AXIS)" if tile == "tile" else "1", BLOCKS[side])
-    return (*a.storage.found("qk" if scanned else "q"), *begin, *cleared(a, side, written, share))
+    return (*a.storage.found("qk" if scanned else "q"), *cleared(a, side, written, share))
 
 
 def beyond(a: Analysis, side: Side) -> tuple[Block, ...]:
@@ -91,8 +90,7 @@ def rows(a: Analysis, side: Side) -> tuple[Statement, ...]:
 
 def opened(a: Analysis, terms: KernelTerms, side: Side, read: Iterable[str]) -> tuple[Statement, ...]:
     """A tile's rows and what terms load once for it, as far as what follows reads these names."""
-    begin = (a.begin,) if side == "k" else ()
-    return needed((*rows(a, side), *a.scaled, *terms.loads("program"), *begin), read)
+    return needed((a.begin, *rows(a, side), *a.scaled, *terms.loads("program")), read)
 
 
 def next_cleared(a: Analysis, side: Side, *tiles: str) -> tuple[Block, ...]:

@@ -180,15 +180,6 @@ def needed(candidates: Iterable[Statement], read: Iterable[str]) -> tuple[Statem
     return tuple(reversed(found))
 
 
-def without(blocks: Iterable[Block], target: str) -> tuple[Block, ...]:
-    """The same but for the statements that set a name, in loops too."""
-    kept = (block for block in blocks if not (isinstance(block, Statement) and block.target == target))
-    return tuple(
-        dataclasses.replace(block, body=without(block.body, target)) if isinstance(block, Loop) else block
-        for block in kept
-    )
-
-
 def serving(places: Iterable[Place], statements: Iterable[Statement]) -> tuple[Statement, ...]:
     """The same statements, as those of some terms."""
     return tuple(dataclasses.replace(statement, serves=frozenset(places)) for statement in statements)

@@ -69,7 +69,8 @@ def _by_heads(p: SharedParameters) -> Kernel:
                 *a.key_head,
                 *programs.sequence(a, "q", [("out", "DV")], tile="0"),
                 *needed(
-                    (*a.scaled, *terms.loads("program")), reads((*terms.loads("tile"), *step.packed, *loops.blocks))
+                    (a.begin, *a.scaled, *terms.loads("program")),
+                    reads((*terms.loads("tile"), *step.packed, *loops.blocks)),
                 ),
             ),
             "tile": (

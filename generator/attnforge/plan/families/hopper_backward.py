@@ -167,7 +167,7 @@ class Backward:
         ranges = reads(loaded.range)
         head_loads = needed(tuple(map(_laid_out, terms.loads("head"))), ranges)
         loads = self._by_head((Statement("row_base", p.storage.head_rows), *head_loads, *loaded.blocks))
-        rows = tuple(map(_laid_out, (*programs.rows(a, "k"), *a.scaled, *terms.loads("program"), a.begin)))
+        rows = tuple(map(_laid_out, (a.begin, *programs.rows(a, "k"), *a.scaled, *terms.loads("program"))))
         own = needed(rows, {"k_pos"} | reads((*known, *heads)))
         lengths = needed(rows, reads((*known, *loads)))
         cleared = tuple(self._cleared) if self.cut else ()

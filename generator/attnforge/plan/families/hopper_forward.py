@@ -94,7 +94,7 @@ class Forward:
         start = softmax.start(p.spec, "gl.full", "64", (_ROWS_OF_SCORES, "SUMS"))
         share = ("tile * WORKERS + WORKER", "tiles * WORKERS", "WIDE")
         cleared = tuple(programs.cleared(a, "q", [("out", "DV")], share)) if self.cut else ()
-        loads = (*map(_of_worker, programs.rows(a, "q")), *a.scaled, *terms.loads("program"))
+        loads = (a.begin, *map(_of_worker, programs.rows(a, "q")), *a.scaled, *terms.loads("program"))
         ranges = reads(self.loops.range)
         own = needed(loads, {"row"} | ranges | reads((*self.step.packed, *start)))
         lengths = needed(loads, ranges)

@@ -11,7 +11,7 @@ from .. import programs, rotation
 from ..parameters import Kernel, Parameter
 from ..shared_parameters import SharedParameters
 from ..sides import BLOCKS, Side
-from ..statements import Block, Call, Statement, names, reads
+from ..statements import Block, Call, Statement, names, needed, reads
 from .portable import in_groups
 
 
@@ -60,12 +60,12 @@ class Frame:
             *p.constants("D", "PAIRS", "BLOCK_M", "BLOCK_D", "BLOCK_PAIRS"),
             p.axis("q"),
         )
+        stores = rotation.back(a, "q", ("dq_ptr + first_row * D", "Hq * D"))
         # clear_rows by itself is the one in Gluon
         enter = tuple(
             dataclasses.replace(block, function="kernels.clear_rows") if isinstance(block, Call) else block
-            for block in self.entered("q", [("dq", "D")])
+            for block in (*self.entered("q", [("dq", "D")]), *needed((a.begin,), reads(stores)))
         )
-        stores = rotation.back(a, "q", ("dq_ptr + first_row * D", "Hq * D"))
         return self._made("finish", parts, "q", {"enter": enter, "stores": stores})
 
     @cached_property

@@ -343,7 +343,7 @@ def _pair(p: SharedParameters, access: Access) -> Pair:
         visits = Statement("visits", f"{aligned} if entries_ptr is None else {shifted}")
         body = (*visited, visits, Branch("visits", body))
     inner = (*a.key_head, *terms.loads("program"), *body)
-    rows = (*programs.rows(a, "q"), *programs.rows(a, "k"))
+    rows = (a.begin, *programs.rows(a, "q"), *programs.rows(a, "k"))
     sides = (("q_start", "q_len", "BLOCK_M"), ("k_start", "k_len", "BLOCK_N"))
     met = " & ".join(f"({start} < {count}) & ({start} + {block} > 0)" for start, count, block in sides)
     within = "((row >= 0) & (row < q_len))[:, None] & ((k_pos >= 0) & (k_pos < k_len))[None, :]"

@@ -153,6 +153,7 @@ def _dkv(p: SharedParameters) -> Kernel:
         why = "one head: without a loop around it the compiler makes slower code of 256 columns"
         heads = (Comment(why), Loop("_", "h", "h + 1", by_head))
     known = loops.range if a.shared_range else ()
+    unrotate = rotation.back(a, "k", ("dk_ptr + first_row * D", f"{a.kv_heads} * D"))
     return Kernel(
         "backward_dkv",
         (
@@ -187,11 +188,11 @@ def _dkv(p: SharedParameters) -> Kernel:
                 Statement("k_start", "tile * BLOCK_N"),
                 *programs.sequence(a, "k", [("dk", "D"), ("dv", "DV")]),
                 *programs.beyond(a, "k"),
-                *programs.opened(a, terms, "k", reads((*known, *heads))),
+                *programs.opened(a, terms, "k", reads((*known, *heads, *unrotate))),
             ),
             "begin": (*_tile(p, "k", "k", "BLOCK_D"), *_tile(p, "v", "k", "BLOCK_DV")),
             "visit": (*known, *heads),
-            "unrotate": rotation.back(a, "k", ("dk_ptr + first_row * D", f"{a.kv_heads} * D")),
+            "unrotate": unrotate,
         },
         {"weights": softmax.weights(p.spec)},
     )
@@ -228,7 +229,10 @@ def _dq(p: SharedParameters) -> Kernel:
     slot = "(b.to(tl.int64) * Hq + h) * tl.num_programs(TILE_AXIS) + tile"
     slots = (Statement("slot", slot),) if any(s.access.tie is None for s in terms.tables) else ()
     places = tuple(_row(terms, s, query_places(p, s.access)) for s in terms.tables if s.access.tie)
-    stores = tuple(_stored_by_query(p, terms, s, slot) for s in terms.sums)
+    stores = (
+        *rotation.back(a, "q", ("dq_ptr + first_row * D", "Hq * D")),
+        *(_stored_by_query(p, terms, s, slot) for s in terms.sums),
+    )
     return Kernel(
         "backward_dq",
         (
@@ -270,7 +274,7 @@ def _dq(p: SharedParameters) -> Kernel:
             ),
             "sums": (*_zeros(terms, "[BLOCK_M]"), *slots, *places),
             "visit": (*step.packed, *loops.blocks),
-            "stores": (*rotation.back(a, "q", ("dq_ptr + first_row * D", "Hq * D")), *stores),
+            "stores": stores,
         },
     )
 

@@ -80,7 +80,7 @@ def tables(weight: Weight, packed: bool = False, algorithm: str = "", left: bool
 
     `left`: whether masks hide early keys.
     """
-    found = yaml.safe_load((Path(__file__).parent / "tiles.yaml").read_text(encoding="utf-8"))
+    found = _shipped()
     layers = (*WEIGHTS[: WEIGHTS.index(weight) + 1], *(("packed", f"packed_{weight}") if packed else ()), algorithm)
     hopper = {
         kernel: {size: tiles[0] for size, tiles in sizes.items()}
@@ -95,6 +95,12 @@ def tables(weight: Weight, packed: bool = False, algorithm: str = "", left: bool
         hopper,
         faster,
     )
+
+
+@functools.cache
+def _shipped() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "tiles.yaml").read_text(encoding="utf-8"))
+    return found
 
 
 def _table(given: dict[str, Any], layers: Sequence[str]) -> Table:

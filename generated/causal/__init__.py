@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  91a7e723560fe00c
-#   text hash     b733401189bde604
+#   content hash  71610776c02dc97f
+#   text hash     e75e5fd772bede30
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

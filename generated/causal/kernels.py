@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  91a7e723560fe00c
-#   text hash     f9591f4307b6ff92
+#   content hash  71610776c02dc97f
+#   text hash     2d5db0c8267c51a9
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  91a7e723560fe00c
-#   text hash     51601f5729cf2cd8
+#   content hash  71610776c02dc97f
+#   text hash     2c50a76a61e84598
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  55f496e14aa5be1c
-#   text hash     a8cb5b4182c21cca
+#   content hash  3d149ce183fb18bd
+#   text hash     bf21b1b6f4750427
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

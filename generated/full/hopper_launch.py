@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a3f1d6d53738c8c7
-#   text hash     32c95c8117c51d80
+#   content hash  70e44c8e529176f6
+#   text hash     b76e7fb26c4b422f
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a3f1d6d53738c8c7
-#   text hash     970abf4a7f53dcdc
+#   content hash  70e44c8e529176f6
+#   text hash     005f88678e994b75
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  849c8973e7b95869
-#   text hash     423c848130a1b61d
+#   content hash  a512f4364d777da9
+#   text hash     523b03a3844f40ca
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  49cf8954b0381d6e
-#   text hash     b87052e95104f474
+#   content hash  0b772213e2b5b7f7
+#   text hash     1f23c866fc5fac4e
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dacdd9134a3f7ce9
-#   text hash     b1ed7ea48c785e7e
+#   content hash  cf5b58b79f36148c
+#   text hash     b585f6c98c0ae7f5
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dacdd9134a3f7ce9
-#   text hash     15fb240b83902f3a
+#   content hash  cf5b58b79f36148c
+#   text hash     d5641752c5cb8f99
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

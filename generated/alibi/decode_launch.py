@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dacdd9134a3f7ce9
-#   text hash     eb629008981732ee
+#   content hash  cf5b58b79f36148c
+#   text hash     576748c7ff707858
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dacdd9134a3f7ce9
-#   text hash     8b650f9d7f9b2c1f
+#   content hash  cf5b58b79f36148c
+#   text hash     a3790d1ccaa1fad4
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dacdd9134a3f7ce9
-#   text hash     8e70b3cda85e1f09
+#   content hash  cf5b58b79f36148c
+#   text hash     65065a007271e944
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

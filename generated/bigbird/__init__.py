@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7d399a371e9ff89f
-#   text hash     2895691274553f6f
+#   content hash  4541c51625b97759
+#   text hash     e73edc4b4d688f81
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7d399a371e9ff89f
-#   text hash     7bb3d804cc3a6d1d
+#   content hash  4541c51625b97759
+#   text hash     569bf6b855336809
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7d399a371e9ff89f
-#   text hash     138e27825d46b8eb
+#   content hash  4541c51625b97759
+#   text hash     5518ce67de07534c
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7d399a371e9ff89f
-#   text hash     c7f0db0f03d2f997
+#   content hash  4541c51625b97759
+#   text hash     323ef8eb773810eb
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7d399a371e9ff89f
-#   text hash     413bc004236a5769
+#   content hash  4541c51625b97759
+#   text hash     a52c45c6103ad656
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a2b855f46ccab6c7
-#   text hash     611c0b8d96fab212
+#   content hash  b6d8d91e11ba3ca0
+#   text hash     d9150829c9712d2c
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a2b855f46ccab6c7
-#   text hash     1bb6b682b1aebf7a
+#   content hash  b6d8d91e11ba3ca0
+#   text hash     266a3675c043aacc
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

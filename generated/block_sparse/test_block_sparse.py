@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a2b855f46ccab6c7
-#   text hash     b8d1fc685af14ac5
+#   content hash  b6d8d91e11ba3ca0
+#   text hash     aa3dbe844f74534a
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a2b855f46ccab6c7
-#   text hash     16f0bde55952044b
+#   content hash  b6d8d91e11ba3ca0
+#   text hash     c9ce91269baaeeb3
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

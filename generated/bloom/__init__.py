@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3ca43831b83f6794
-#   text hash     553ce1ae0fa87ebd
+#   content hash  c54d27cd75f2f3be
+#   text hash     c4b70b0444360e88
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

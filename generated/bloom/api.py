@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3ca43831b83f6794
-#   text hash     00d2894588f60ad3
+#   content hash  c54d27cd75f2f3be
+#   text hash     6a1c834b08b96c0e
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3ca43831b83f6794
-#   text hash     0342e65b4d99aa16
+#   content hash  c54d27cd75f2f3be
+#   text hash     8f4ee54c3f4989d6
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

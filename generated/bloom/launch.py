@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3ca43831b83f6794
-#   text hash     84379c7322a7b697
+#   content hash  c54d27cd75f2f3be
+#   text hash     f6986a6e68a24847
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3ca43831b83f6794
-#   text hash     ad5fc5f5adc837ef
+#   content hash  c54d27cd75f2f3be
+#   text hash     1bf57f012dfd711c
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  71610776c02dc97f
-#   text hash     e75e5fd772bede30
+#   content hash  26f97a545e1c6cc6
+#   text hash     802fd097deb8354e
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

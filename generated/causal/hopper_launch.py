@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  71610776c02dc97f
-#   text hash     81ff39e7a98e807c
+#   content hash  26f97a545e1c6cc6
+#   text hash     5ba01205cde6d468
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

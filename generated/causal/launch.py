@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  71610776c02dc97f
-#   text hash     03a8d735e52a8f72
+#   content hash  26f97a545e1c6cc6
+#   text hash     11aa2af667caab5d
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

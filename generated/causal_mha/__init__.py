@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  163cba30f2e2af97
-#   text hash     6a3fd5f9494a9dcd
+#   content hash  49a2fab7467c09b9
+#   text hash     52b6fbb5171687f4
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

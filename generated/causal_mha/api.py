@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  163cba30f2e2af97
-#   text hash     383f09fa72aae9b9
+#   content hash  49a2fab7467c09b9
+#   text hash     642c4f1eaae5d541
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

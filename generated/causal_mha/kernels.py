@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  163cba30f2e2af97
-#   text hash     10d1dedc15d0fcc0
+#   content hash  49a2fab7467c09b9
+#   text hash     c76f5c6b4f9bdedd
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

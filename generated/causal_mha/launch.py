@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  163cba30f2e2af97
-#   text hash     662ba7caa7cd0d82
+#   content hash  49a2fab7467c09b9
+#   text hash     3ed26ea9c6369027
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  163cba30f2e2af97
-#   text hash     11692a35871f890b
+#   content hash  49a2fab7467c09b9
+#   text hash     7334146bfc6671aa
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -15,6 +15,7 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
 
+from . import runtime
 from .api import attention
 
 SPEC = "causal_mha"
@@ -141,7 +142,7 @@ def _may_wait(q_length, device):
 def _check(holds, told, wait):
     """An error if something does not hold: here, or on the device where nothing waits for it."""
     if not wait:
-        torch._assert_async(holds, told)
+        runtime.assert_on_device(holds, told)
     elif not holds:
         raise ValueError(told)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  486f5e8d0bcf5adc
-#   text hash     9006473ae4750034
+#   content hash  5bdb9ee014e6f176
+#   text hash     c63cabb4f6724def
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

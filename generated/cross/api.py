@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  486f5e8d0bcf5adc
-#   text hash     0870a1001031d090
+#   content hash  5bdb9ee014e6f176
+#   text hash     f84fefd5f330b017
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  486f5e8d0bcf5adc
-#   text hash     cfd17bc59e1f2a1e
+#   content hash  5bdb9ee014e6f176
+#   text hash     3df89e2efc18a0db
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

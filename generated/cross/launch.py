@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  486f5e8d0bcf5adc
-#   text hash     a90c96086d1f6203
+#   content hash  5bdb9ee014e6f176
+#   text hash     3c62491d35b7e561
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

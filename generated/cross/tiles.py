@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  486f5e8d0bcf5adc
-#   text hash     a7ddd422b0a57331
+#   content hash  5bdb9ee014e6f176
+#   text hash     90fe96ddbe6644cf
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fa2073dfbba8559e
-#   text hash     336719aa6a2c0868
+#   content hash  e92784d2dd925359
+#   text hash     bdb5db6bd93b873c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py gets."""
 

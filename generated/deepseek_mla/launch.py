@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fa2073dfbba8559e
-#   text hash     a8883e1cf1cc8825
+#   content hash  e92784d2dd925359
+#   text hash     e2acc076956c5162
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fa2073dfbba8559e
-#   text hash     a9be2e7402548a08
+#   content hash  e92784d2dd925359
+#   text hash     717499f0de87098c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

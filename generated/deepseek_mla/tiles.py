@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fa2073dfbba8559e
-#   text hash     515fad2164a73562
+#   content hash  e92784d2dd925359
+#   text hash     2497f252dea33057
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

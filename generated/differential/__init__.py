@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3d149ce183fb18bd
-#   text hash     6f47313b19cc6e6e
+#   content hash  634fe44541fe6095
+#   text hash     c030e6c81562eed6
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3d149ce183fb18bd
-#   text hash     f228a5dc8e989a97
+#   content hash  634fe44541fe6095
+#   text hash     ef82a495125f0be6
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

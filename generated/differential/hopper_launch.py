@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3d149ce183fb18bd
-#   text hash     0c5633dcadd1c119
+#   content hash  634fe44541fe6095
+#   text hash     ff3f777b7285d07c
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py gets."""
 

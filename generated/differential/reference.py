@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3d149ce183fb18bd
-#   text hash     f1998a7c3da139d8
+#   content hash  634fe44541fe6095
+#   text hash     3d01a1f434e78822
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

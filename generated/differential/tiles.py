@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3d149ce183fb18bd
-#   text hash     bf21b1b6f4750427
+#   content hash  634fe44541fe6095
+#   text hash     251599494bfb8d1e
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f5f895113ba1e912
-#   text hash     9bd1bdce7982fd6e
+#   content hash  79ed74a842b743f5
+#   text hash     0126870da61557a9
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

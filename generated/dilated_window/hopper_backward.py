@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f5f895113ba1e912
-#   text hash     002cd5908736f4e5
+#   content hash  79ed74a842b743f5
+#   text hash     e4ee43be4eb95329
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f5f895113ba1e912
-#   text hash     34905d5cfa55c011
+#   content hash  79ed74a842b743f5
+#   text hash     59cecd955f53d86f
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f5f895113ba1e912
-#   text hash     1e0f14a1a93c31fa
+#   content hash  79ed74a842b743f5
+#   text hash     a3d0015ea4eae519
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b3b6abd895da8364
-#   text hash     2722ef3ef1d35dbe
+#   content hash  553d9fdbd0d04a6a
+#   text hash     99e9bff89e4078b2
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

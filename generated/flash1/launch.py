@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b3b6abd895da8364
-#   text hash     473623a087dba99f
+#   content hash  553d9fdbd0d04a6a
+#   text hash     b007c4f8629b7d90
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b3b6abd895da8364
-#   text hash     cc583c89a0c03b1c
+#   content hash  553d9fdbd0d04a6a
+#   text hash     af94a4c4e28b89f8
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

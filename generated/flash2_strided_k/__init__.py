@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  bd4d97fe3924311e
-#   text hash     0df5b3451696a7d6
+#   content hash  f7125eff76947d78
+#   text hash     2b598fd656c90fca
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

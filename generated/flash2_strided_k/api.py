@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  bd4d97fe3924311e
-#   text hash     0b0545518823a7ad
+#   content hash  f7125eff76947d78
+#   text hash     41014f8939f0022a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

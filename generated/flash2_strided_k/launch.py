@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  bd4d97fe3924311e
-#   text hash     f1956c34f3cbe272
+#   content hash  f7125eff76947d78
+#   text hash     90fbb9583c99186c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  bd4d97fe3924311e
-#   text hash     590b66ef883320db
+#   content hash  f7125eff76947d78
+#   text hash     51c100487ddc920c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  bd4d97fe3924311e
-#   text hash     e75c0a9d30322718
+#   content hash  f7125eff76947d78
+#   text hash     7f5d4fd0d2485889
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  29d5daa4fab2d060
-#   text hash     c0bd0eef285afc1b
+#   content hash  afd6624d28566363
+#   text hash     6e77c1aca0186210
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

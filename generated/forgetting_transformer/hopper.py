@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  29d5daa4fab2d060
-#   text hash     6c4ca2e6d10dc5fc
+#   content hash  afd6624d28566363
+#   text hash     e901a76d27940db8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  29d5daa4fab2d060
-#   text hash     8e2ea88731a11f9c
+#   content hash  afd6624d28566363
+#   text hash     4f0d15be4e1e55a2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  29d5daa4fab2d060
-#   text hash     f969001df8ca8bd5
+#   content hash  afd6624d28566363
+#   text hash     35cd4f9319ee61bc
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  29d5daa4fab2d060
-#   text hash     f4dc011abf5f6b9a
+#   content hash  afd6624d28566363
+#   text hash     5261b401576d09e6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  70e44c8e529176f6
-#   text hash     0c4b2936629a8465
+#   content hash  aefacfe194c5ea09
+#   text hash     b2cde90d7db221da
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  70e44c8e529176f6
-#   text hash     046251a169812dff
+#   content hash  aefacfe194c5ea09
+#   text hash     b47f5b4cd8391b9d
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

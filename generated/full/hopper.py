@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  70e44c8e529176f6
-#   text hash     e0e0c37537a7196e
+#   content hash  aefacfe194c5ea09
+#   text hash     85893d3186931a49
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  70e44c8e529176f6
-#   text hash     b76e7fb26c4b422f
+#   content hash  aefacfe194c5ea09
+#   text hash     6779d29208d131a6
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  70e44c8e529176f6
-#   text hash     005f88678e994b75
+#   content hash  aefacfe194c5ea09
+#   text hash     3bd2a26cc9d52ee5
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  70e44c8e529176f6
-#   text hash     cd182118ef30ed58
+#   content hash  aefacfe194c5ea09
+#   text hash     2d5de898cf7c58c1
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

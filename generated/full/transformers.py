@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  70e44c8e529176f6
-#   text hash     0b7cef35b271470b
+#   content hash  aefacfe194c5ea09
+#   text hash     1068ebec457a7bfb
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -15,6 +15,7 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
 
+from . import runtime
 from .api import attention
 
 SPEC = "full"
@@ -128,7 +129,7 @@ def _may_wait(q_length, device):
 def _check(holds, told, wait):
     """An error if something does not hold: here, or on the device where nothing waits for it."""
     if not wait:
-        torch._assert_async(holds, told)
+        runtime.assert_on_device(holds, told)
     elif not holds:
         raise ValueError(told)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2d7a77b936a2eade
-#   text hash     5eb0cda5c51eb43b
+#   content hash  071fb8a0438c355f
+#   text hash     02d892064d68d148
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

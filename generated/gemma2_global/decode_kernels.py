@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2d7a77b936a2eade
-#   text hash     50d65ef8363c0c1f
+#   content hash  071fb8a0438c355f
+#   text hash     66f8b0341dd9afc5
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

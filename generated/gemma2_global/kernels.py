@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2d7a77b936a2eade
-#   text hash     619ee2ee534a7d6a
+#   content hash  071fb8a0438c355f
+#   text hash     4e062b709bb170d1
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

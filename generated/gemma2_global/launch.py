@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2d7a77b936a2eade
-#   text hash     98bc170c1e0d4107
+#   content hash  071fb8a0438c355f
+#   text hash     daa6dfde92e68353
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  55fdd9ffaa416f81
-#   text hash     c34774d14e04ec6f
+#   content hash  8261c0570d46937f
+#   text hash     5b05ee84f9198ca1
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

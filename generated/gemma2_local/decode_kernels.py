@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  55fdd9ffaa416f81
-#   text hash     7b894aba4be82291
+#   content hash  8261c0570d46937f
+#   text hash     41de601a5d9968eb
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

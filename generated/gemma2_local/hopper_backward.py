@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  55fdd9ffaa416f81
-#   text hash     f6bffb753df67edd
+#   content hash  8261c0570d46937f
+#   text hash     d2774d31d67ca231
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  55fdd9ffaa416f81
-#   text hash     ac4f1ff45ac232b1
+#   content hash  8261c0570d46937f
+#   text hash     322679b36a3b39b5
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

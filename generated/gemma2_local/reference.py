@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  55fdd9ffaa416f81
-#   text hash     eaab1a6a3b3c8663
+#   content hash  8261c0570d46937f
+#   text hash     c7eb9599c44d5019
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  91bfe10e71f9f069
-#   text hash     773dbc6e59d60a2b
+#   content hash  9a6b467b9611bada
+#   text hash     5bbd4051e6c9a39f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  91bfe10e71f9f069
-#   text hash     384fffbf06e56b58
+#   content hash  9a6b467b9611bada
+#   text hash     0bcb763742870db0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  91bfe10e71f9f069
-#   text hash     bcd18bf4276d5204
+#   content hash  9a6b467b9611bada
+#   text hash     45fdf90658f31ad0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

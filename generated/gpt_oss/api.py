@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6481434d8ca80f2f
-#   text hash     e1803406c63ea8b1
+#   content hash  080dd87d7bdcd796
+#   text hash     269dac15dbeec2e3
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6481434d8ca80f2f
-#   text hash     d7693e93343ec87b
+#   content hash  080dd87d7bdcd796
+#   text hash     991a56bdd5d885c2
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

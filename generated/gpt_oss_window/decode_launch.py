@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  938dfb621246d81f
-#   text hash     571a2e30f86deca0
+#   content hash  42ebb7d73245e59b
+#   text hash     414ff5a5c09c2c93
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  938dfb621246d81f
-#   text hash     250c45826b75ecfd
+#   content hash  42ebb7d73245e59b
+#   text hash     c5972c647f4b1ba2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  938dfb621246d81f
-#   text hash     0bc011e22f79f6ff
+#   content hash  42ebb7d73245e59b
+#   text hash     3b6228e04a041c5e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

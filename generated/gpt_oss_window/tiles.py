@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  938dfb621246d81f
-#   text hash     e354fa8bc3ba7e12
+#   content hash  42ebb7d73245e59b
+#   text hash     dd8c30b745019f6b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

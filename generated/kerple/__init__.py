@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  515ce0a0a044cdd9
-#   text hash     4fc4effff3f90d7f
+#   content hash  d6a219b1140ad585
+#   text hash     9bb2e670e5f25787
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  515ce0a0a044cdd9
-#   text hash     11beb90532069958
+#   content hash  d6a219b1140ad585
+#   text hash     af44fcd509c20b98
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  515ce0a0a044cdd9
-#   text hash     cece4d0a30ec89d3
+#   content hash  d6a219b1140ad585
+#   text hash     111769af3c97ff63
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

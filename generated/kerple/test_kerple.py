@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  515ce0a0a044cdd9
-#   text hash     856ab96bd865dbe5
+#   content hash  d6a219b1140ad585
+#   text hash     aec80876dc3dcca7
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

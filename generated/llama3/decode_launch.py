@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3d216edbfbefec83
-#   text hash     7b45b60b116c1a48
+#   content hash  38c8210dc9e455f0
+#   text hash     55257b24f53a772f
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3d216edbfbefec83
-#   text hash     8491e9fb553011c3
+#   content hash  38c8210dc9e455f0
+#   text hash     c81fd02d6faf0c45
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

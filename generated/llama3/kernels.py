@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3d216edbfbefec83
-#   text hash     1d1fe5f70d240dbd
+#   content hash  38c8210dc9e455f0
+#   text hash     e98335c0fccda43b
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

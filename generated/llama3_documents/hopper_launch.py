@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  70daae9f90aa9231
-#   text hash     87f55c25c6ce9046
+#   content hash  c9016282eec7e13b
+#   text hash     c521159b8bdc98a7
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py gets."""
 

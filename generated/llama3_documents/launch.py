@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  70daae9f90aa9231
-#   text hash     5b6e0c83a458b4f0
+#   content hash  c9016282eec7e13b
+#   text hash     ddb6af0f596d0416
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

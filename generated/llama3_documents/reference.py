@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  70daae9f90aa9231
-#   text hash     d6900c0b624abc0d
+#   content hash  c9016282eec7e13b
+#   text hash     d34ad7c5155af77e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  70daae9f90aa9231
-#   text hash     cba330fac08f712e
+#   content hash  c9016282eec7e13b
+#   text hash     6cc0ed2adefa0444
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  70daae9f90aa9231
-#   text hash     58efde333fb4bb6a
+#   content hash  c9016282eec7e13b
+#   text hash     9b2947edf5bd1cef
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

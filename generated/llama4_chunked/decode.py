@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  47ecd31d53dabd4a
-#   text hash     b86c84098b7a2f44
+#   content hash  b2a483292797847c
+#   text hash     d0cf55e570af7ac7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  47ecd31d53dabd4a
-#   text hash     55d60f9f2596c431
+#   content hash  b2a483292797847c
+#   text hash     8e52e83997d2a35a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

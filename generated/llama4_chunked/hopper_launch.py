@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  47ecd31d53dabd4a
-#   text hash     5a4ae39ed9307b59
+#   content hash  b2a483292797847c
+#   text hash     a6f192564015187b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  47ecd31d53dabd4a
-#   text hash     63f2c1b201b02a31
+#   content hash  b2a483292797847c
+#   text hash     41d052c67d9f4565
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  47ecd31d53dabd4a
-#   text hash     4d501f2e3a79d974
+#   content hash  b2a483292797847c
+#   text hash     84a7de455b418ef1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

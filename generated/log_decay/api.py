@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a512f4364d777da9
-#   text hash     acaf2bc181782ea1
+#   content hash  a5dd108155397d95
+#   text hash     e9e0119a1aa788c7
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

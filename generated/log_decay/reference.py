@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a512f4364d777da9
-#   text hash     ca9a6e991ec4684f
+#   content hash  a5dd108155397d95
+#   text hash     6d9ebc03d5c8f069
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

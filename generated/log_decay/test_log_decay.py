@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a512f4364d777da9
-#   text hash     a9bc4f1b2c2b7305
+#   content hash  a5dd108155397d95
+#   text hash     459b2c0e392feb92
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a512f4364d777da9
-#   text hash     523b03a3844f40ca
+#   content hash  a5dd108155397d95
+#   text hash     6110dbfc6c0d3a75
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  043d60888d195b01
-#   text hash     a68ad651bf8152c0
+#   content hash  4f45680b3c4e3de0
+#   text hash     c9864d2d08a2d459
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  043d60888d195b01
-#   text hash     9b2e28e8064e8ef8
+#   content hash  4f45680b3c4e3de0
+#   text hash     fa841ada78640221
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

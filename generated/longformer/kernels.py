@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  043d60888d195b01
-#   text hash     85532ebebdaf0968
+#   content hash  4f45680b3c4e3de0
+#   text hash     eca2d4f31798c821
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

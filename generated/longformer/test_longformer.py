@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  043d60888d195b01
-#   text hash     91adfdc065374906
+#   content hash  4f45680b3c4e3de0
+#   text hash     3766e3ded082cd9f
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

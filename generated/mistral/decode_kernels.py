@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  15080be93d0f5ed4
-#   text hash     053f9c6738fdddb8
+#   content hash  9fa8916462f13c2d
+#   text hash     ff186cbdb214ff06
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

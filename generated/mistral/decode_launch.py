@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  15080be93d0f5ed4
-#   text hash     63dd90737c3d110b
+#   content hash  9fa8916462f13c2d
+#   text hash     c128adf8208dff77
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

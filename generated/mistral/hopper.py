@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  15080be93d0f5ed4
-#   text hash     8f38577c39e1a674
+#   content hash  9fa8916462f13c2d
+#   text hash     e49bf539954a4451
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

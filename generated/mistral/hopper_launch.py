@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  15080be93d0f5ed4
-#   text hash     9c37d5a1dc34ac8e
+#   content hash  9fa8916462f13c2d
+#   text hash     9a121cfab17ae49b
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py gets."""
 

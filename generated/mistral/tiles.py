@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  15080be93d0f5ed4
-#   text hash     fd13d58ab5d909bf
+#   content hash  9fa8916462f13c2d
+#   text hash     530c24c9c7ae78bc
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

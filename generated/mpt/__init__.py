@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0b772213e2b5b7f7
-#   text hash     1f23c866fc5fac4e
+#   content hash  8c4d009f820e8dcd
+#   text hash     357afe8c4a6af791
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

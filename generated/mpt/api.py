@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0b772213e2b5b7f7
-#   text hash     60f436cfb6bd43f9
+#   content hash  8c4d009f820e8dcd
+#   text hash     ef6cd57b82047b09
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

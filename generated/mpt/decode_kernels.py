@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0b772213e2b5b7f7
-#   text hash     c0980e89c62d037b
+#   content hash  8c4d009f820e8dcd
+#   text hash     1ca19296dd2084e0
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0b772213e2b5b7f7
-#   text hash     40d0577f82084118
+#   content hash  8c4d009f820e8dcd
+#   text hash     de4ff79ba5c1569e
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0b772213e2b5b7f7
-#   text hash     4a1d2dc8259b7e7b
+#   content hash  8c4d009f820e8dcd
+#   text hash     67094938457804ed
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0b772213e2b5b7f7
-#   text hash     edbe6330f3b1042f
+#   content hash  8c4d009f820e8dcd
+#   text hash     20140eaf30bbfd75
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9809e36fa3441643
-#   text hash     15f383cb00878317
+#   content hash  b8e2d0945f439c96
+#   text hash     e825e5a1d62d89a9
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

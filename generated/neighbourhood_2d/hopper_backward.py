@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9809e36fa3441643
-#   text hash     c138438df6e0a4fc
+#   content hash  b8e2d0945f439c96
+#   text hash     10c8aaadd8b5e326
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9fab2a05c4a3fdf0
-#   text hash     c0c2574570629074
+#   content hash  dffbc5c6ccf579cd
+#   text hash     392e789d9239bd7e
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9fab2a05c4a3fdf0
-#   text hash     cb8d730b5bcacf61
+#   content hash  dffbc5c6ccf579cd
+#   text hash     0e45a2ac972241fc
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

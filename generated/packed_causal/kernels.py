@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9fab2a05c4a3fdf0
-#   text hash     bae1d575a997a8e0
+#   content hash  dffbc5c6ccf579cd
+#   text hash     d66c6fbb63b22b8a
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

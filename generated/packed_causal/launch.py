@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9fab2a05c4a3fdf0
-#   text hash     6d10a22b50027365
+#   content hash  dffbc5c6ccf579cd
+#   text hash     14c21c65ce8c3cec
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

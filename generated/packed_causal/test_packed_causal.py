@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9fab2a05c4a3fdf0
-#   text hash     96a26f599c6d7928
+#   content hash  dffbc5c6ccf579cd
+#   text hash     e73168ee26a04aef
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a6169808ac6458dc
-#   text hash     2b067deb15148d3d
+#   content hash  b7d60203af8a895c
+#   text hash     59ddc116737a33e4
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

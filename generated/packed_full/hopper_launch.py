@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a6169808ac6458dc
-#   text hash     eada574ee3ea3fe6
+#   content hash  b7d60203af8a895c
+#   text hash     95d4f23308d5e31d
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py gets."""
 

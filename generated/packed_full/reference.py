@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a6169808ac6458dc
-#   text hash     3b662459584d6f34
+#   content hash  b7d60203af8a895c
+#   text hash     1c19ae307169f6e8
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

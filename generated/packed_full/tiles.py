@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a6169808ac6458dc
-#   text hash     89296c0eb3966725
+#   content hash  b7d60203af8a895c
+#   text hash     b7cce70c6a91a8e6
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a6169808ac6458dc
-#   text hash     9f278790c8b8c166
+#   content hash  b7d60203af8a895c
+#   text hash     94e06d46adcb476b
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

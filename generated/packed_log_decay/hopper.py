@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  26bfbd4d721a5387
-#   text hash     d26333e98b00f74f
+#   content hash  cf695bb35f38f4b2
+#   text hash     c746be725d9c2284
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  581bdc23029cc1d7
-#   text hash     5f439e1984c4ad85
+#   content hash  c57fae3bf1217413
+#   text hash     7a0303b4b2f48181
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

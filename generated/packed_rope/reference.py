@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  581bdc23029cc1d7
-#   text hash     a608da5c5158a570
+#   content hash  c57fae3bf1217413
+#   text hash     a614a14dd862648b
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  581bdc23029cc1d7
-#   text hash     fdc62c7a8b507af1
+#   content hash  c57fae3bf1217413
+#   text hash     cd5a15f1a5244a9e
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

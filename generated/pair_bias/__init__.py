@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e2b7830bd2f11748
-#   text hash     73a276f624ada527
+#   content hash  fe6943d77f094def
+#   text hash     5835c3e0cdcecd0a
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

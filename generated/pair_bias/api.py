@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e2b7830bd2f11748
-#   text hash     5855f8e7d750a43b
+#   content hash  fe6943d77f094def
+#   text hash     d707a997b8857e82
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e2b7830bd2f11748
-#   text hash     2d08fb0d3333db3b
+#   content hash  fe6943d77f094def
+#   text hash     67f8cb88b7dfaf04
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e2b7830bd2f11748
-#   text hash     ab73f07d7e4ac853
+#   content hash  fe6943d77f094def
+#   text hash     47ccded612c3536b
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e4295ce2977a46ce
-#   text hash     794caba11cc12055
+#   content hash  23b51c56c963ac1a
+#   text hash     013b8a6c5de16b40
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

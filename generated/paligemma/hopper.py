@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e4295ce2977a46ce
-#   text hash     3cccf181aff846a0
+#   content hash  23b51c56c963ac1a
+#   text hash     7cced1b34f4cb9fc
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e4295ce2977a46ce
-#   text hash     61b6fee8e5b5c36c
+#   content hash  23b51c56c963ac1a
+#   text hash     02d65decbc0986c8
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py gets."""
 

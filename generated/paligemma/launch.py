@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e4295ce2977a46ce
-#   text hash     00434eb2a7e444bc
+#   content hash  23b51c56c963ac1a
+#   text hash     e03fbe8bf73b8108
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

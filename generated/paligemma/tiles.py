@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e4295ce2977a46ce
-#   text hash     ec6359a5b1a7fb82
+#   content hash  23b51c56c963ac1a
+#   text hash     04ffb4b245a1121b
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  eac7bdf6015cc91a
-#   text hash     fbc70b1990d7ff02
+#   content hash  5bdbead7e8a70dae
+#   text hash     9d289f593d2544d3
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  eac7bdf6015cc91a
-#   text hash     2c7b0fb6ebf8e4d9
+#   content hash  5bdbead7e8a70dae
+#   text hash     cacfa4e7b9baa188
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

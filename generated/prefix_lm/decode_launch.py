@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  eac7bdf6015cc91a
-#   text hash     629d9dec2b7463b2
+#   content hash  5bdbead7e8a70dae
+#   text hash     ca11ef6633538cd4
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  eac7bdf6015cc91a
-#   text hash     7bb8bbc5fe649ac3
+#   content hash  5bdbead7e8a70dae
+#   text hash     653370e9e6b74a62
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  eac7bdf6015cc91a
-#   text hash     60d772dd6a3cb4f8
+#   content hash  5bdbead7e8a70dae
+#   text hash     75d6f29c1f89684f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -15,6 +15,7 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
 
+from . import runtime
 from .api import attention
 
 SPEC = "prefix_lm"
@@ -147,7 +148,7 @@ def _may_wait(q_length, device):
 def _check(holds, told, wait):
     """An error if something does not hold: here, or on the device where nothing waits for it."""
     if not wait:
-        torch._assert_async(holds, told)
+        runtime.assert_on_device(holds, told)
     elif not holds:
         raise ValueError(told)
 

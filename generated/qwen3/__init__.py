@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ad26b9ea9952ad14
-#   text hash     16ff8b6a5dac1a05
+#   content hash  dbf17aeb24f4ddab
+#   text hash     aafde1759dd7bfbc
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

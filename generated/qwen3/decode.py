@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ad26b9ea9952ad14
-#   text hash     0a60897504a99401
+#   content hash  dbf17aeb24f4ddab
+#   text hash     100a2bae69e324eb
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

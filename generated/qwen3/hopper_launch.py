@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ad26b9ea9952ad14
-#   text hash     30165296ab3206a1
+#   content hash  dbf17aeb24f4ddab
+#   text hash     71501633785125f7
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py gets."""
 

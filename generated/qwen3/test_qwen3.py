@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ad26b9ea9952ad14
-#   text hash     b0e9fa8d9c511f74
+#   content hash  dbf17aeb24f4ddab
+#   text hash     b72d4eccb5bf42e3
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

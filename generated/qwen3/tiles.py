@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ad26b9ea9952ad14
-#   text hash     5c620310327c8508
+#   content hash  dbf17aeb24f4ddab
+#   text hash     acd352621e16321f
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

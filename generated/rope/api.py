@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0223fac1f7f170bb
-#   text hash     bada23adc91ad3d8
+#   content hash  7d12f4b87ef34fd9
+#   text hash     b6e6e7278c9cf0dd
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

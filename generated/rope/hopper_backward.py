@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0223fac1f7f170bb
-#   text hash     038700534b9c526a
+#   content hash  7d12f4b87ef34fd9
+#   text hash     70921247dbf83298
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

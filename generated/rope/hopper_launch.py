@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0223fac1f7f170bb
-#   text hash     f3705245cebf22ba
+#   content hash  7d12f4b87ef34fd9
+#   text hash     9c1a05db6f9bce75
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

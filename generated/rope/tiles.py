@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0223fac1f7f170bb
-#   text hash     8b15f49908219a92
+#   content hash  7d12f4b87ef34fd9
+#   text hash     7137279d3f262d9e
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4e9f9491b2ecbc6b
-#   text hash     fc584451fbad148a
+#   content hash  49ff0ed5552830a4
+#   text hash     669998f5de98d884
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

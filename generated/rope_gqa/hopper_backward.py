@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4e9f9491b2ecbc6b
-#   text hash     05b3ba030a1cfd54
+#   content hash  49ff0ed5552830a4
+#   text hash     c763b38a41120e5a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

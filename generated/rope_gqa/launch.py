@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4e9f9491b2ecbc6b
-#   text hash     2434023b2c7f58d7
+#   content hash  49ff0ed5552830a4
+#   text hash     1edef438e1614802
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4e9f9491b2ecbc6b
-#   text hash     eca607498bdf7fbc
+#   content hash  49ff0ed5552830a4
+#   text hash     ea712e382c1ed0ba
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

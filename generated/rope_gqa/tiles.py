@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4e9f9491b2ecbc6b
-#   text hash     12949d3e2e402a27
+#   content hash  49ff0ed5552830a4
+#   text hash     06874dc48ed7bc7a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

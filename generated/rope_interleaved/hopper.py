@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6bf0265c655b90a2
-#   text hash     f76e675c40d2f0c2
+#   content hash  f1019a18ec32a475
+#   text hash     651f917bfcea7051
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6bf0265c655b90a2
-#   text hash     822a3c48363b7cf0
+#   content hash  f1019a18ec32a475
+#   text hash     f20c43cb69ac4457
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

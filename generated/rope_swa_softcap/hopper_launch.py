@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5bca5290e7cfea08
-#   text hash     cb27dbbf37e91bc7
+#   content hash  fc7b236270feb396
+#   text hash     54aab75572d8bc51
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5bca5290e7cfea08
-#   text hash     38b6a2f5cb18e51c
+#   content hash  fc7b236270feb396
+#   text hash     78ad42aeee0f2fa9
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  01cc1e63b8fc3e7b
-#   text hash     04752e5f7ecd5482
+#   content hash  1bd4440b3e4833f2
+#   text hash     2673a5f2d4debc0d
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

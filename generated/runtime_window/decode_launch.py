@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  01cc1e63b8fc3e7b
-#   text hash     8f45558ec273c395
+#   content hash  1bd4440b3e4833f2
+#   text hash     c5eeac617ca7e1cc
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

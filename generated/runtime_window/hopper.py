@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  01cc1e63b8fc3e7b
-#   text hash     0e20aa9d9b5ebd19
+#   content hash  1bd4440b3e4833f2
+#   text hash     cf3f9ee641c06762
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

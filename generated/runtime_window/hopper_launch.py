@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  01cc1e63b8fc3e7b
-#   text hash     c8c6e0bf469eae80
+#   content hash  1bd4440b3e4833f2
+#   text hash     6a5386a6ebd7778d
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

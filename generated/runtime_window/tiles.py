@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  01cc1e63b8fc3e7b
-#   text hash     19284f4f2a28de91
+#   content hash  1bd4440b3e4833f2
+#   text hash     8aec4f65fe4ce814
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  51db7de0917afc18
-#   text hash     6b0096f49d853cb5
+#   content hash  622fa961415fb7cc
+#   text hash     5f9e2075eb056ede
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

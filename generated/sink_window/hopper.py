@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  51db7de0917afc18
-#   text hash     6345bb8887d88e93
+#   content hash  622fa961415fb7cc
+#   text hash     d3fcd219f23fa308
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  51db7de0917afc18
-#   text hash     2f74b2fca4c628a9
+#   content hash  622fa961415fb7cc
+#   text hash     f14f5bd2a92683c4
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  51db7de0917afc18
-#   text hash     deb44b88273c76b6
+#   content hash  622fa961415fb7cc
+#   text hash     a2f85668f5dc732e
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

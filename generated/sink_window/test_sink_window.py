@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  51db7de0917afc18
-#   text hash     5b6b66ea0b1b8407
+#   content hash  622fa961415fb7cc
+#   text hash     926f61b3e5cbe654
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

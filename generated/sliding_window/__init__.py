@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  488fd744ae733d3d
-#   text hash     424bcaf6c9b72695
+#   content hash  1860216c077253bd
+#   text hash     ec64b0e095c99c9e
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

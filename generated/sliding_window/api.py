@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  488fd744ae733d3d
-#   text hash     44f3fa9b2332aa04
+#   content hash  1860216c077253bd
+#   text hash     99c9f9c88eb98b77
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  488fd744ae733d3d
-#   text hash     b7642c527fbce177
+#   content hash  1860216c077253bd
+#   text hash     8e8f0ff1539868bf
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

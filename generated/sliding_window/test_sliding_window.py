@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  488fd744ae733d3d
-#   text hash     56b65cdc6643ca72
+#   content hash  1860216c077253bd
+#   text hash     f46ec0afad0f3e8d
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  488fd744ae733d3d
-#   text hash     fe5de6595ccc1773
+#   content hash  1860216c077253bd
+#   text hash     70ed4762a34d0d08
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -15,6 +15,7 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
 
+from . import runtime
 from .api import attention
 
 SPEC = "sliding_window"
@@ -141,7 +142,7 @@ def _may_wait(q_length, device):
 def _check(holds, told, wait):
     """An error if something does not hold: here, or on the device where nothing waits for it."""
     if not wait:
-        torch._assert_async(holds, told)
+        runtime.assert_on_device(holds, told)
     elif not holds:
         raise ValueError(told)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  22420463c49da5c9
-#   text hash     018b1346324a5801
+#   content hash  6f13d68072329c23
+#   text hash     94424fe3d6267e46
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

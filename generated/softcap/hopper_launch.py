@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  22420463c49da5c9
-#   text hash     678d01dbfc62d6f8
+#   content hash  6f13d68072329c23
+#   text hash     fdedaacbe6bd7022
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  22420463c49da5c9
-#   text hash     1cccda38a091e804
+#   content hash  6f13d68072329c23
+#   text hash     38875b86aa014bcb
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

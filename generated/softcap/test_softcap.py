@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  22420463c49da5c9
-#   text hash     75b5701ebb9afad8
+#   content hash  6f13d68072329c23
+#   text hash     c8cd3e64ba484095
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

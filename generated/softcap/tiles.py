@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  22420463c49da5c9
-#   text hash     346570c8bc8bdc22
+#   content hash  6f13d68072329c23
+#   text hash     fcce74f4944ebe06
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  80a11e12f3e195df
-#   text hash     a38f66b27f17fe38
+#   content hash  33f979de1994077c
+#   text hash     0f1ce395d1d8f066
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  80a11e12f3e195df
-#   text hash     78e3bb4a646e711a
+#   content hash  33f979de1994077c
+#   text hash     c280a6ce97d9ef10
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

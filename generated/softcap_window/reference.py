@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  80a11e12f3e195df
-#   text hash     e0d54ae3620eeace
+#   content hash  33f979de1994077c
+#   text hash     98ceaa604481c99f
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  80a11e12f3e195df
-#   text hash     be0ddb65b8c19822
+#   content hash  33f979de1994077c
+#   text hash     69a671f93a955d04
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -15,6 +15,7 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
 
+from . import runtime
 from .api import attention
 
 SPEC = "softcap_window"
@@ -140,7 +141,7 @@ def _may_wait(q_length, device):
 def _check(holds, told, wait):
     """An error if something does not hold: here, or on the device where nothing waits for it."""
     if not wait:
-        torch._assert_async(holds, told)
+        runtime.assert_on_device(holds, told)
     elif not holds:
         raise ValueError(told)
 

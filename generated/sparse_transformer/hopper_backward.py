@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  96bab69aa82f902b
-#   text hash     186f18a5c2cd5589
+#   content hash  e20864c82cc9218f
+#   text hash     31ec44c97a5238bd
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  96bab69aa82f902b
-#   text hash     38582d2662a917d8
+#   content hash  e20864c82cc9218f
+#   text hash     bdec6cfcddbc74c6
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

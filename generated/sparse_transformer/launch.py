@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  96bab69aa82f902b
-#   text hash     bc5079ab66dea9ab
+#   content hash  e20864c82cc9218f
+#   text hash     de287b72000fd977
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  96bab69aa82f902b
-#   text hash     5d9261a65c25a6bc
+#   content hash  e20864c82cc9218f
+#   text hash     3de33cfc2e084a7c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

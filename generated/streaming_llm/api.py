@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ad884f9a5edc5b29
-#   text hash     377fdd631b0aa96d
+#   content hash  cab61f60fb81a474
+#   text hash     c2f4baf1d46f7e43
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ad884f9a5edc5b29
-#   text hash     b9c0faf162874625
+#   content hash  cab61f60fb81a474
+#   text hash     85e77d11a3982fde
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

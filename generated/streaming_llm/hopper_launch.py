@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ad884f9a5edc5b29
-#   text hash     72f9c620a1a3817a
+#   content hash  cab61f60fb81a474
+#   text hash     f1ba7c808ea139d1
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ad884f9a5edc5b29
-#   text hash     314e372abed20efa
+#   content hash  cab61f60fb81a474
+#   text hash     25adedafa5fef39a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ad884f9a5edc5b29
-#   text hash     2d78a8c84fb52be7
+#   content hash  cab61f60fb81a474
+#   text hash     864ab009d4eab143
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4bad1b8c998555a0
-#   text hash     a58e5e2a02aac77e
+#   content hash  e661a1107361ad53
+#   text hash     63110c4dc6a3e96b
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

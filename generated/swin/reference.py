@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4bad1b8c998555a0
-#   text hash     4becefba9c662292
+#   content hash  e661a1107361ad53
+#   text hash     8005b5946527a7ca
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

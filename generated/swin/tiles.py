@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4bad1b8c998555a0
-#   text hash     243abec443bc7de0
+#   content hash  e661a1107361ad53
+#   text hash     473ee787d4c28e48
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3f49f4b00ddb9b83
-#   text hash     31f3af7c716e9964
+#   content hash  63ec3bc71eca41d5
+#   text hash     520ad439eb41c1fe
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3f49f4b00ddb9b83
-#   text hash     ae6007213e83f1d3
+#   content hash  63ec3bc71eca41d5
+#   text hash     5aea272c70098485
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3f49f4b00ddb9b83
-#   text hash     4f24ec2fe6d9b7d6
+#   content hash  63ec3bc71eca41d5
+#   text hash     de1d3fc2511d91a0
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3f49f4b00ddb9b83
-#   text hash     4846af643993b586
+#   content hash  63ec3bc71eca41d5
+#   text hash     f8902f90bab9d33e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

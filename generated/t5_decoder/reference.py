@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3f49f4b00ddb9b83
-#   text hash     7ad7087c487b7777
+#   content hash  63ec3bc71eca41d5
+#   text hash     9543aaadf722d359
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

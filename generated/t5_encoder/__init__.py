@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fcb2fd1510bc2de8
-#   text hash     1e2382fbb4d3b01c
+#   content hash  0500275ccd04c107
+#   text hash     6c6eb67a64f747e2
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fcb2fd1510bc2de8
-#   text hash     4388cc724ef45ca0
+#   content hash  0500275ccd04c107
+#   text hash     fb885d063874cf8a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

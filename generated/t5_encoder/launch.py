@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fcb2fd1510bc2de8
-#   text hash     8304e45489aee2c5
+#   content hash  0500275ccd04c107
+#   text hash     055b337346efc2f4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

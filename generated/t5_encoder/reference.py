@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fcb2fd1510bc2de8
-#   text hash     c8219dd1ec4c9c41
+#   content hash  0500275ccd04c107
+#   text hash     ca675dabb1653d60
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6f4d87fa4c78941f
-#   text hash     1d2da6813bea1170
+#   content hash  65cf26cde741e63f
+#   text hash     cf3b75f9c02a2b42
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

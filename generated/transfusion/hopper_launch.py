@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6f4d87fa4c78941f
-#   text hash     ade500c7daa661f4
+#   content hash  65cf26cde741e63f
+#   text hash     228d8d9f486090a6
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py gets."""
 

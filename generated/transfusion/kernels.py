@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6f4d87fa4c78941f
-#   text hash     348f256e9d3f8c5f
+#   content hash  65cf26cde741e63f
+#   text hash     d180d064acc9e599
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

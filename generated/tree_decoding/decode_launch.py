@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4857e7256c207447
-#   text hash     61eb6b1d94b40fe7
+#   content hash  d9faf66c9d52e8e5
+#   text hash     7ef876144d227ff9
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4857e7256c207447
-#   text hash     5d408698b562b696
+#   content hash  d9faf66c9d52e8e5
+#   text hash     d171a7b691b208bd
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

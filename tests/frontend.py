@@ -13,14 +13,14 @@ from typing import Any
 
 import unformatted
 
-from attnforge.gpu import compile
+from attnforge.gpu import cases, compile
 from attnforge.language import spec
 from attnforge.plan import plan
 from attnforge.render import emit
 from attnforge.source import resources
 
 
-def lowered(case: compile.Case, target: Any) -> None:
+def lowered(case: cases.Case, target: Any) -> None:
     """Turns a kernel into the compiler's first intermediate form, as far as a kernel's types matter."""
     from triton._C.libtriton import ir
     from triton.compiler import make_backend
@@ -40,9 +40,9 @@ def faults(path: Path) -> list[str]:
     loaded = spec.load(path, terms=resources.terms_for(path))
     with tempfile.TemporaryDirectory() as folder:
         package = emit.Package(loaded.name, loaded.source, path, unformatted.files(loaded))
-        cases = compile.cases(package, plan.build(loaded), Path(folder), 64, "bf16")
+        launches = cases.rendered(package, plan.build(loaded), Path(folder), 64, "bf16")
         for arch, target in compile.targets(("sm_90", "sm_80")).items():
-            for case in cases.of(arch):
+            for case in launches.of(arch):
                 try:
                     lowered(case, target)
                 except Exception as error:  # whatever the compiler raises

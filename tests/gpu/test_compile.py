@@ -51,14 +51,14 @@ CODE = """
 import importlib.util
 import os
 import sys
-from attnforge.gpu import compile
+from attnforge.gpu import cases, compile
 targets = compile.targets(["sm_90", "gfx942"])
 found = importlib.util.spec_from_file_location("toy", sys.argv[1])
 toy = importlib.util.module_from_spec(found)
 found.loader.exec_module(toy)
 signature = {"x_ptr": "*bf16", "y_ptr": "*fp32", "SIZE": "constexpr"}
 def case(name):
-    return compile.Case(name, getattr(toy, name), signature, {"SIZE": 64}, {"num_warps": 4})
+    return cases.Case(name, getattr(toy, name), signature, {"SIZE": 64}, {"num_warps": 4})
 def report(**names):
     found = {arch: [[case(name)] for name in names[arch]] for arch in names}
     print("good" if compile.report("toy", found, {arch: targets[arch] for arch in names}) else "bad")
@@ -148,6 +148,7 @@ import re
 import sys
 from pathlib import Path
 import unformatted
+from attnforge.gpu import cases as launches
 from attnforge.gpu import compile
 from attnforge.language import spec
 from attnforge.plan import plan
@@ -157,7 +158,7 @@ targets = compile.targets(["sm_80", "sm_90"])
 def cases(path, head_dim, dtype, arch):
     loaded = spec.load(path, terms=resources.terms_for(path))
     package = emit.Package(loaded.name, loaded.source, path, unformatted.files(loaded))
-    return compile.cases(package, plan.build(loaded), Path(sys.argv[1]) / loaded.name, head_dim, dtype).of(arch)
+    return launches.rendered(package, plan.build(loaded), Path(sys.argv[1]) / loaded.name, head_dim, dtype).of(arch)
 """
 
 

@@ -16,7 +16,7 @@ CODE = """
 import sys
 from pathlib import Path
 import unformatted
-from attnforge.gpu import compile
+from attnforge.gpu import cases, compile
 targets = compile.targets(["sm_90"])
 from attnforge.language import spec
 from attnforge.plan import plan
@@ -28,8 +28,8 @@ path = folder / "some.yaml"
 found = spec.load(path, terms=resources.terms_for(path))
 planned = plan.build(found)
 package = emit.Package("some", "some.yaml", path, unformatted.files(found))
-cases = compile.cases(package, planned, folder, int(sys.argv[2]), "bf16").of("sm_90")
-for case in cases[-3:]:
+launches = cases.rendered(package, planned, folder, int(sys.argv[2]), "bf16").of("sm_90")
+for case in launches[-3:]:
     made = compile.measured(case, targets["sm_90"])
     print(case.name, made.registers, made.spills, made.shared, made.matrix.get("mma.sync", 0))
 """

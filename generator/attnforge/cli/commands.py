@@ -202,15 +202,15 @@ def inspect(spec: str, archs: str, head_dim: int, dtype: str) -> None:
     """Compile each kernel without a GPU; show the resources it takes and what the assembler warns of."""
     import tempfile
 
-    from ..gpu import compile
+    from ..gpu import cases, compile
     from ..plan import plan
 
     targets = compile.targets(archs.split(","))
     loaded = arguments.load([spec])
     (package,), (planned,) = arguments.packages(loaded), map(plan.build, loaded.values())
     with tempfile.TemporaryDirectory(prefix="attnforge-") as folder:
-        cases = compile.cases(package, planned, Path(folder), head_dim, dtype)
-        found = {arch: cases.ladders(arch) for arch in targets}
+        launches = cases.rendered(package, planned, Path(folder), head_dim, dtype)
+        found = {arch: launches.ladders(arch) for arch in targets}
         title = f"{package.name}, head size {head_dim}, {dtype}"
         if not compile.report(title, found, targets):
             sys.exit(DIFFERENT)

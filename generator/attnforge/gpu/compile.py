@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
 import os
 import re
@@ -17,10 +16,7 @@ from typing import IO, Any, NamedTuple
 
 import click
 
-from ..plan.parameters import Kernel
-from ..plan.plan import Plan
-from ..plan.tiles import Table, Tile
-from ..render import emit
+from .cases import Case
 
 
 class _Unit(NamedTuple):
@@ -54,25 +50,6 @@ _MATRIX = re.compile(r"^\s*(?:@\S+\s+)?(wgmma\.mma_async|mma\.sync|tcgen05\.mma|
 
 class NotCompiled(Exception):
     """The reason why a kernel does not compile, in one line."""
-
-
-class Case(NamedTuple):
-    """A kernel and all that the compiler must know of one launch of it."""
-
-    name: str
-    kernel: Any
-    signature: dict[str, str]
-    constants: dict[str, Any]
-    options: dict[str, Any]
-    width: int = 0  # head size of the tensors that tiles are loaded of
-    aligned: frozenset[str] = frozenset()  # numbers that are multiples of 16, beside pointers
-
-    @property
-    def tile(self) -> str:
-        """Queries and keys of its tile, where it has both, and what the compiler is told."""
-        sizes = [str(self.constants[name]) for name in ("BLOCK_M", "BLOCK_N") if name in self.constants]
-        told = [f"{value} {name.removeprefix('num_')}" for name, value in self.options.items()]
-        return ", ".join([" x ".join(sizes)] * (len(sizes) == 2) + told)
 
 
 @dataclass(frozen=True)
@@ -127,94 +104,6 @@ def targets(names: Sequence[str]) -> dict[str, Any]:
         else:
             found[name] = GPUTarget("hip", name, 64 if name.startswith("gfx9") else 32)
     return found
-
-
-class Cases(NamedTuple):
-    """The kernels of a package, for calls of one head size and type."""
-
-    planned: Plan
-    kernels: Any  # the module
-    head_dim: int
-    dtype: str
-    decoding: Any = None  # the module of the kernels of decoding, if there are any
-
-    def of(self, arch: str) -> list[Case]:
-        """One launch of each kernel with the tiles that an architecture gets first."""
-        return [ladder[0] for ladder in self.ladders(arch)]
-
-    def ladders(self, arch: str) -> list[list[Case]]:
-        """Launches of each kernel with the tiles of an architecture, the best first; the last takes least room."""
-        table = self.planned.tables.of(arch, self.dtype)
-        found = [[self.case(x, tile) for tile in self.tiles(x, table)] for x in self.planned.kernels.all]
-        return found + ([[self._decoding(x)] for x in self.planned.decode.kernels] if self.planned.decode else [])
-
-    def tiles(self, kernel: Kernel, table: Table) -> tuple[Tile, ...]:
-        """The tiles of a kernel; those without a row in the table have few of them, and they are small."""
-        sizes = table.get(kernel.name, {256: (Tile(64, 64, 4, 3),)})
-        return next(sizes[size] for size in sizes if self.head_dim <= size)
-
-    def case(self, kernel: Kernel, tile: Tile) -> Case:
-        """A launch with a tile."""
-        return _case(kernel, getattr(self.kernels, kernel.name), self.planned, self.head_dim, self.dtype, tile)
-
-    def _decoding(self, kernel: Kernel) -> Case:
-        """A launch of a kernel of decoding: one query over pages."""
-        assert self.planned.decode
-        tile = self.planned.decode.tile(self.head_dim, self.dtype == "fp32") if kernel.step else Tile(16, 16, 4, 2)
-        case = _case(kernel, getattr(self.decoding, kernel.name), self.planned, self.head_dim, self.dtype, tile)
-        strides = (p.name for p in kernel.parameters if p.type == "i32" and not p.varies)
-        scales = [p.name for p in kernel.parameters if p.name.endswith("_scale_ptr")]  # of float8 alone
-        return case._replace(
-            signature=case.signature | dict.fromkeys(scales, "constexpr"),
-            constants=case.constants | dict.fromkeys(scales),
-            aligned=frozenset(strides),
-        )
-
-
-def cases(package: emit.Package, planned: Plan, folder: Path, head_dim: int, dtype: str) -> Cases:
-    """The kernels of a package, which is written into the folder."""
-    emit.write([package], folder / "generated")
-    return written(planned, folder, head_dim, dtype)
-
-
-def written(planned: Plan, folder: Path, head_dim: int, dtype: str) -> Cases:
-    """The kernels of a package that stands in the folder."""
-    sys.path.insert(0, str(folder))
-    try:
-        kernels = importlib.import_module(f"generated.{planned.spec.name}.kernels")
-        name = f"generated.{planned.spec.name}.decode_kernels"
-        decoding = importlib.import_module(name) if planned.decode else None
-    finally:
-        sys.path.remove(str(folder))
-    return Cases(planned, kernels, head_dim, dtype, decoding)
-
-
-def _case(kernel: Kernel, function: Any, planned: Plan, head_dim: int, dtype: str, tile: Tile) -> Case:
-    rope = planned.spec.rope
-    half = (rope.dims if rope and rope.dims else head_dim) // 2
-    columns = max(16, _power_of_2(head_dim))
-    known = {"GROUP": 4, "D": head_dim, "DV": head_dim, "PAIRS": half}
-    known |= {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "BLOCK_D": columns, "BLOCK_DV": columns}
-    known |= {"TILE_AXIS": 1, "BLOCK_T": 32, "BLOCK_PAIRS": _power_of_2(half), "BLOCK_REST": columns, "BLOCK": 1024}
-    known |= {"PAGE": 16, "BLOCK_S": 16, "BLOCK_H": 8, "MEASURED": False}
-    constants = known | {"PRECISION": "ieee", "RESET": float("-inf")}
-    signature = {}
-    for p in kernel.parameters:
-        if p.type == "tiles":
-            rows, block = known[p.block[0]], known[p.block[1]]
-            shape = f"1,{rows},{block}" if planned.spec.packed else f"1,1,{rows},{block}"
-            signature[p.name] = f"tensordesc<{dtype}[{shape}]>"
-        elif p.type == "rows":
-            signature[p.name] = f"tensordesc<{p.element}[{known[p.block[0]]}]>"
-        else:
-            signature[p.name] = "constexpr" if p.absent else p.type.replace("*T", f"*{dtype}")
-    given = {p.name: constants.get(p.name) for p in kernel.parameters if p.type == "constexpr" or p.absent}
-    options = {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
-    return Case(kernel.name, function, signature, given, options, head_dim)
-
-
-def _power_of_2(size: int) -> int:
-    return 1 << max(size - 1, 0).bit_length()
 
 
 _LEFT = ("kernel", "arch", "tile", "matrix instructions")
@@ -283,7 +172,26 @@ def source(case: Case, target: Any) -> Any:
                 continue
             signature[name] = (f"*{dtype}", "constexpr", *["i32"] * axes)
             constants[i, 1], aligned[i, 0] = case.width, [["tt.divisibility", 16]]
+    if case.gluon:
+        return _in_gluon(case, aligned)
     return ASTSource(case.kernel, signature=signature, constexprs=constants, attrs=aligned)
+
+
+def _in_gluon(case: Case, aligned: dict[tuple[int, ...], list[list[Any]]]) -> Any:
+    """A kernel in Gluon as the compiler takes it: descriptors tell the layout of tiles in shared memory, too."""
+    from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon._runtime import GluonASTSource
+
+    signature = dict(case.signature)
+    for name, kind in signature.items():
+        if kind.startswith("tensordesc"):
+            dtype, sizes = kind.removeprefix("tensordesc<").removesuffix("]>").split("[")
+            shape = [int(size) for size in sizes.split(",")]
+            element = {"bf16": gl.bfloat16, "fp16": gl.float16}.get(dtype)
+            plain = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=2)
+            layout = gl.NVMMASharedLayout.get_default_for(shape, element) if element else plain
+            signature[name] = f"tensordesc<{dtype}{shape},{layout!r}>"
+    return GluonASTSource(case.kernel, signature, case.constants, aligned)
 
 
 def compiled(case: Case, target: Any) -> tuple[Any, str]:

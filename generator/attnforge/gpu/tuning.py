@@ -28,7 +28,7 @@ from ..language.spec import Spec
 from ..plan import plan, tiles
 from ..plan.tiles import Row, Tile
 from ..render import emit
-from . import bench, calls, compile
+from . import bench, calls, cases, compile
 from .bench import Machine
 from .calls import Sizes
 from .compile import Made
@@ -200,10 +200,10 @@ def _examined(wanted: tuple[str, Tile]) -> Trial:
     """One tile, compiled in a process of its own, and there where GPUs are, left where a first launch finds it."""
     kernel, tile = wanted
     arch, target = _target
-    cases = compile.written(_search.planned, _search.folder, _search.sizes.head_dim, _search.sizes.dtype)
-    signature = next(one for one in cases.planned.kernels.all if one.name == kernel)
+    launches = cases.written(_search.planned, _search.folder, _search.sizes.head_dim, _search.sizes.dtype)
+    signature = next(one for one in launches.planned.kernels.all if one.name == kernel)
     try:
-        made = compile.measured(cases.case(signature, tile), target)
+        made = compile.measured(launches.case(signature, tile), target)
     except compile.NotCompiled as error:
         return Trial(tile, why=f"does not compile: {error}")
     trial = Trial(tile, made, refusal(made, arch))

@@ -17,7 +17,7 @@ from ..shared_parameters import SharedParameters
 from ..statements import Block, Branch, Call, Comment, Loop, Statement, needed, reads, targets
 from .hopper_forward import shows_the_past
 from .hopper_frame import Frame
-from .partition import partition
+from .partition import partition, typed, without_numbers
 from .portable import in_groups
 
 _LAYOUTS = {"k_pos": "gl.SliceLayout(1, SCORES)", "row": "gl.SliceLayout(0, SCORES)"}
@@ -198,14 +198,14 @@ class Backward:
             "masked": self._masked,
             "guarded": terms.guarded,
             "outward": terms.outward,
-            "work_unpacked": (work.bundle,),
+            "work_unpacked": (work.bundle, *typed(terms, own)),
             "enter": enter,
             "cleared": cleared,
-            "own": own,
+            "own": without_numbers(terms, own),
             "visit": (*known, *heads),
-            "load_unpacked": (load.bundle,),
+            "load_unpacked": (load.bundle, *typed(terms, lengths)),
             "load_counts": (Statement("ends", "0", label="ends of sequences so far"),) if self.cut else (),
-            "lengths": lengths,
+            "lengths": without_numbers(terms, lengths),
             "keys_loaded": self._keys_loaded,
             "queries_loaded": self._queries_loaded,
             "load_visit": (*known, *loads),

@@ -13,7 +13,7 @@ from ..loops import Loops
 from ..parameters import Kernel, Parameter, Step
 from ..shared_parameters import TILED, SharedParameters
 from ..statements import Block, Branch, Bundle, Call, Comment, Loop, Statement, names, needed, reads, targets
-from .partition import partition
+from .partition import partition, typed, without_numbers
 from .portable import rows_of_keys
 
 _ORDER = ("items", "tiles", "group", "per_item")
@@ -127,16 +127,16 @@ class Forward:
             ),
             "masked": self._masked,
             "unseen": softmax.unseen(p.spec),
-            "work_unpacked": (work.bundle,),
+            "work_unpacked": (work.bundle, *typed(terms, own)),
             "enter": enter,
             "cleared": cleared,
-            "own": own,
+            "own": without_numbers(terms, own),
             "start": start,
             "visit": (*self.step.packed, *self._spanned(self._visit)),
             "empty": softmax.empty(p.spec),
-            "load_unpacked": (load.bundle,),
+            "load_unpacked": (load.bundle, *typed(terms, lengths)),
             "load_counts": (Statement("ends", "0", label="ends of sequences so far"),) if self.cut else (),
-            "lengths": lengths,
+            "lengths": without_numbers(terms, lengths),
             "values": self._values,
             "load_visit": self._spanned((Loop("j", "first", "last", self._load_keys),)),
             "packed": (

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ..kernel_inputs import KernelInputs
 from ..parameters import Parameter
-from ..statements import Bundle
+from ..statements import Bundle, Statement, targets
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,18 @@ class Partition:
 
     bundle: Bundle  # the values, as they unpack them
     taken: tuple[str, ...]  # all of it: the tuple of values, buffers, constants
+
+
+def typed(terms: KernelInputs, opened: Iterable[Statement]) -> tuple[Statement, ...]:
+    """Those statements that give the call's numbers their types: inside a branch a name keeps the type that it had."""
+    numbers = targets(terms.numbers())
+    return tuple(statement for statement in opened if statement.target in numbers)
+
+
+def without_numbers(terms: KernelInputs, opened: Iterable[Statement]) -> tuple[Statement, ...]:
+    """The other ones."""
+    first = typed(terms, opened)
+    return tuple(statement for statement in opened if statement not in first)
 
 
 def partition(

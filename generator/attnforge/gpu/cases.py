@@ -1,0 +1,165 @@
+"""The launches of a package's kernels that are compiled without a GPU."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..plan.parameters import Kernel
+from ..plan.plan import Plan
+from ..plan.tiles import Table, Tile
+from ..render import emit
+
+
+class Case(NamedTuple):
+    """A kernel and all that the compiler must know of one launch of it."""
+
+    name: str
+    kernel: Any
+    signature: dict[str, str]
+    constants: dict[str, Any]
+    options: dict[str, Any]
+    width: int = 0  # head size of the tensors that tiles are loaded of
+    aligned: frozenset[str] = frozenset()  # numbers that are multiples of 16, beside pointers
+    gluon: bool = False
+
+    @property
+    def tile(self) -> str:
+        """Queries and keys of its tile, where it has both, and what the compiler is told."""
+        sizes = [str(self.constants[name]) for name in ("BLOCK_M", "BLOCK_N") if name in self.constants]
+        told = [f"{value} {name.removeprefix('num_')}" for name, value in self.options.items()]
+        return ", ".join([" x ".join(sizes)] * (len(sizes) == 2) + told)
+
+
+class Cases(NamedTuple):
+    """The kernels of a package, for calls of one head size and type."""
+
+    planned: Plan
+    kernels: Any  # the module
+    head_dim: int
+    dtype: str
+    modules: dict[str, Any]  # those of further kernels, by file
+
+    def of(self, arch: str) -> list[Case]:
+        """One launch of each kernel with the tiles that an architecture gets first."""
+        return [ladder[0] for ladder in self.ladders(arch)]
+
+    def ladders(self, arch: str) -> list[list[Case]]:
+        """Launches of each kernel with the tiles of an architecture, the best first; the last takes least room."""
+        table = self.planned.tables.of(arch, self.dtype)
+        found = [[self.case(x, tile) for tile in self.tiles(x, table)] for x in self.planned.kernels.all]
+        if arch.removesuffix("a") == "sm_90":
+            found += [[case] for case in self._on_hopper()]
+        return found + ([[self._decoding(x)] for x in self.planned.decode.kernels] if self.planned.decode else [])
+
+    def tiles(self, kernel: Kernel, table: Table) -> tuple[Tile, ...]:
+        """The tiles of a kernel; those without a row in the table have few of them, and they are small."""
+        sizes = table.get(kernel.name, {256: (Tile(64, 64, 4, 3),)})
+        return next(sizes[size] for size in sizes if self.head_dim <= size)
+
+    def case(self, kernel: Kernel, tile: Tile) -> Case:
+        """A launch with a tile."""
+        return _case(kernel, getattr(self.kernels, kernel.name), self.planned, self.head_dim, self.dtype, tile)
+
+    def _on_hopper(self) -> Iterator[Case]:
+        """A launch of each kernel for Hopper GPUs that has a tile for such heads."""
+        hopper, size = self.planned.hopper, max(16, _power_of_2(self.head_dim))
+        if hopper is None or self.dtype == "fp32":
+            return
+        files: dict[str, tuple[str, tuple[Kernel, ...]]] = {"forward": ("hopper", (hopper.forward,))}
+        if hopper.backward:
+            before, _, *after = hopper.backward.launched
+            files["backward"] = ("hopper_backward", (before, hopper.backward.kernel, *after))
+        for name, (file, kernels) in files.items():
+            if size not in self.planned.tables.hopper[name]:
+                continue
+            tile = self.planned.tables.hopper[name][size]
+            for kernel in kernels:
+                case = _case(
+                    kernel, getattr(self.modules[file], kernel.name), self.planned, self.head_dim, self.dtype, tile
+                )
+                case = case._replace(name=f"{file}.{kernel.name}")
+                yield _in_gluon(case, tile) if kernel.name == name else case
+
+    def _decoding(self, kernel: Kernel) -> Case:
+        """A launch of a kernel of decoding: one query over pages."""
+        assert self.planned.decode
+        tile = self.planned.decode.tile(self.head_dim, self.dtype == "fp32") if kernel.step else Tile(16, 16, 4, 2)
+        case = _case(
+            kernel, getattr(self.modules["decode_kernels"], kernel.name), self.planned, self.head_dim, self.dtype, tile
+        )
+        strides = (p.name for p in kernel.parameters if p.type == "i32" and not p.varies)
+        scales = [p.name for p in kernel.parameters if p.name.endswith("_scale_ptr")]  # of float8 alone
+        return case._replace(
+            signature=case.signature | dict.fromkeys(scales, "constexpr"),
+            constants=case.constants | dict.fromkeys(scales),
+            aligned=frozenset(strides),
+        )
+
+
+def rendered(package: emit.Package, planned: Plan, folder: Path, head_dim: int, dtype: str) -> Cases:
+    """The kernels of a package, which is written into the folder."""
+    emit.write([package], folder / "generated")
+    return written(planned, folder, head_dim, dtype)
+
+
+def written(planned: Plan, folder: Path, head_dim: int, dtype: str) -> Cases:
+    """The kernels of a package that stands in the folder."""
+    sys.path.insert(0, str(folder))
+    try:
+        hopper = ("hopper", *(("hopper_backward",) if planned.hopper.backward else ())) if planned.hopper else ()
+        files = ("kernels", *hopper, *(("decode_kernels",) if planned.decode else ()))
+        modules = {file: importlib.import_module(f"generated.{planned.spec.name}.{file}") for file in files}
+    finally:
+        sys.path.remove(str(folder))
+    return Cases(planned, modules.pop("kernels"), head_dim, dtype, modules)
+
+
+def _in_gluon(case: Case, tile: Tile) -> Case:
+    """A launch of a kernel in Gluon, out of that of one that is not, as runtime.py makes it."""
+    constants = case.constants | {"STAGES": tile.num_stages}
+    if "Q_STAGES" in constants:
+        constants["Q_STAGES"] = 2 if constants["BLOCK_D"] <= 128 else 1
+    signature = dict(case.signature)
+    for name, kind in signature.items():
+        if kind.startswith("tensordesc") and kind.count(",") == 0:
+            signature[name] = f"*{kind.removeprefix('tensordesc<').split('[')[0]}"
+    # workers have 64 rows each of what they own
+    own, block = (("q_desc",), "BLOCK_M") if "out_ptr" in signature else (("k_desc", "v_desc"), "BLOCK_N")
+    for name in own:
+        signature[name] = signature[name].replace(f",{constants[block]},", ",64,")
+    options = {"num_warps": 4, "maxnreg": 128 if tile.block_m == 192 else 168}
+    return case._replace(signature=signature, constants=constants, options=options, gluon=True)
+
+
+def _case(kernel: Kernel, function: Any, planned: Plan, head_dim: int, dtype: str, tile: Tile) -> Case:
+    rope = planned.spec.rope
+    half = (rope.dims if rope and rope.dims else head_dim) // 2
+    columns = max(16, _power_of_2(head_dim))
+    known = {"GROUP": 4, "D": head_dim, "DV": head_dim, "PAIRS": half}
+    known |= {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "BLOCK_D": columns, "BLOCK_DV": columns}
+    known |= {"TILE_AXIS": 1, "BLOCK_T": 32, "BLOCK_PAIRS": _power_of_2(half), "BLOCK_REST": columns, "BLOCK": 1024}
+    known |= {"PAGE": 16, "BLOCK_S": 16, "BLOCK_H": 8, "MEASURED": False}
+    constants = known | {"PRECISION": "ieee", "RESET": float("-inf")}
+    signature = {}
+    for p in kernel.parameters:
+        if p.type == "tiles":
+            rows, block = known[p.block[0]], known[p.block[1]]
+            shape = f"1,{rows},{block}" if planned.spec.packed else f"1,1,{rows},{block}"
+            signature[p.name] = f"tensordesc<{dtype}[{shape}]>"
+        elif p.type == "fragments":
+            signature[p.name] = "tensordesc<fp32[16,256]>"
+        elif p.type == "rows":
+            signature[p.name] = f"tensordesc<{p.element}[{known[p.block[0]]}]>"
+        else:
+            signature[p.name] = "constexpr" if p.absent else p.type.replace("*T", f"*{dtype}")
+    given = {p.name: constants.get(p.name) for p in kernel.parameters if p.type == "constexpr" or p.absent}
+    options = {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
+    return Case(kernel.name, function, signature, given, options, head_dim)
+
+
+def _power_of_2(size: int) -> int:
+    return 1 << max(size - 1, 0).bit_length()

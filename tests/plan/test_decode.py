@@ -270,6 +270,23 @@ def test_heads_may_stand_before_places(variant: Callable[[str], ModuleType]) -> 
     assert torch.equal(decode(variant("plain"), "plain", PLAIN, cache)[0], out)
 
 
+def test_new_tokens_may_stand_anywhere(variant: Callable[[str], ModuleType]) -> None:
+    s, decoding = Sequences([40, 9], [3, 3]), variant("rotated").decode
+    q, cache = (
+        torch.stack(s.q),
+        Cache(s).fill(decoding.append, lambda b: {**ROPE, "positions": torch.arange(s.lengths[b])}),
+    )
+    given = {**ROPE, "positions": torch.tensor([[5, 6, 7], [1, 0, 2]]), **cache.pages()}
+    out = decoding.attend_with_cache(q, cache.k, cache.v, s.seq_lens, **given)
+    given["positions"] = given["positions"].T.contiguous().T
+    for apart in (
+        q.transpose(0, 1).contiguous().transpose(0, 1),
+        q.transpose(-1, -2).contiguous().transpose(-1, -2),
+        q,
+    ):
+        assert torch.equal(decoding.attend_with_cache(apart, cache.k, cache.v, s.seq_lens, **given), out)
+
+
 @pytest.mark.parametrize("name", ["plain", "sinking"])
 def test_a_sequence_without_keys(variant: Callable[[str], ModuleType], name: str) -> None:
     s = Sequences([0, 3], [1, 1])

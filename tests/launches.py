@@ -180,6 +180,8 @@ def cached_calls(keywords: set[str], kv_heads: int) -> Iterator[Call]:
     yield Call(SMALL, (q, k, v), paged, ())
     cuts = {"cu_seqlens_q": torch.tensor([0, 1, 6], dtype=torch.int32), "max_seqlen_q": 5}
     yield Call(SMALL, (q.reshape(6, 4, 16), k, v), paged | cuts, ())
+    if "window" in keywords:
+        yield Call(SMALL, (q, k, v), {**paged, "window": 700}, ())
     if "positions" in keywords:
         yield Call(SMALL, (q, k, v), {**paged, "positions": torch.zeros(3, 2, dtype=torch.int64).T}, ())
 

@@ -20,14 +20,15 @@ Values = dict[str, Any]
 def package(folder: Path, name: str, text: str) -> ModuleType:
     """The package of a spec that decodes."""
     # a machine with a GPU may lack what renders
+    import unformatted
+
     from attnforge.language import spec
-    from attnforge.render import render
     from attnforge.source import resources
 
     path = folder / f"{name}.yaml"
     path.write_text(f"name: {name}\nexports: [decode]\n{text}")
     (folder / name).mkdir()
-    for file, content in render.render(spec.load(path, terms=resources.terms_for(path))).items():
+    for file, content in unformatted.files(spec.load(path, terms=resources.terms_for(path))).items():
         (folder / name / file).write_text(content)
     sys.path.insert(0, str(folder))
     try:
@@ -117,10 +118,18 @@ class Cache:
         return pages
 
     def fill(self, append: Callable[..., None], turned: Callable[[int], Values] = lambda b: {}) -> Cache:
-        """The same, with keys and values in it; `turned` are the keywords by which a sequence's keys are rotated."""
+        """The same, with keys and values in it; `turned` are the keywords by which a sequence's keys are rotated.
+
+        What is stored as it came stands there already, but for the last tokens: each takes a program, and time.
+        """
         for b, (k, v) in enumerate(zip(self.of.k, self.of.v, strict=True)):
+            given, slots = turned(b), self.slots(b)
+            as_it_came = not given and k.dtype == self.k.dtype
+            first = max(0, len(k) - 8) if as_it_came else 0
+            for x, pages in ((k, self.k), (v, self.v)):
+                pages[slots[:first] // self.size, slots[:first] % self.size] = x[:first]
             if len(k):
-                append(k, v, self.k, self.v, self.slots(b), **turned(b))
+                append(k[first:], v[first:], self.k, self.v, slots[first:], **given)
         return self
 
     def pages(self, seen: Callable[[int], int] = lambda length: 0) -> Values:

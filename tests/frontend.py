@@ -11,10 +11,12 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import unformatted
+
 from attnforge.gpu import compile
 from attnforge.language import spec
 from attnforge.plan import plan
-from attnforge.render import emit, render
+from attnforge.render import emit
 from attnforge.source import resources
 
 
@@ -37,7 +39,7 @@ def faults(path: Path) -> list[str]:
     found = []
     loaded = spec.load(path, terms=resources.terms_for(path))
     with tempfile.TemporaryDirectory() as folder:
-        package = emit.Package(loaded.name, loaded.source, path, render.render(loaded))
+        package = emit.Package(loaded.name, loaded.source, path, unformatted.files(loaded))
         cases = compile.cases(package, plan.build(loaded), Path(folder), 64, "bf16")
         for arch, target in compile.targets(("sm_90", "sm_80")).items():
             for case in cases.of(arch):

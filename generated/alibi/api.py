@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c3f7689852377a86
-#   text hash     c4d4e00e595c29f8
+#   content hash  cf5b58b79f36148c
+#   text hash     2360cb22e00cfeb2
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

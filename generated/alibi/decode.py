@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c3f7689852377a86
-#   text hash     90082d650db1c6ba
+#   content hash  cf5b58b79f36148c
+#   text hash     cf50f9ae148d4c35
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

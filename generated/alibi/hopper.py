@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c3f7689852377a86
-#   text hash     ac1c430c97b11fb6
+#   content hash  cf5b58b79f36148c
+#   text hash     144f5a7d3c412f1d
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

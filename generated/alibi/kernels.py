@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c3f7689852377a86
-#   text hash     c918a802d509b0dc
+#   content hash  cf5b58b79f36148c
+#   text hash     f0ec34bdc5ae188a
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c3f7689852377a86
-#   text hash     3d7b380c90518a0d
+#   content hash  cf5b58b79f36148c
+#   text hash     d4f1f16f384ed933
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

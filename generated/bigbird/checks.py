@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/tests/checks.py.jinja
-#   content hash  9ddb1e917612701f
-#   text hash     6e426b03ffda4f8e
+#   content hash  a2b6e9078668a0a0
+#   text hash     e21614f1cac58b34
 #   render with   attnforge render SPEC
 """What suites check and by which rule; what is a variant's own stands in the test file beside it.
 
@@ -25,7 +25,6 @@ import pytest
 import torch
 import torch.utils.checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
 
 from . import attention, reference
 
@@ -354,7 +353,7 @@ class Dithered(TorchDispatchMode):
         summed = dtype == torch.float64 and name in (*ARITHMETIC, *FUNCTIONS)
         if any(x.alias_info for x in function._schema.returns) or not (dtype in NARROW or summed):
             return found
-        exact = function(*tree_map(wide, args), **tree_map(wide, kwargs or {}))
+        exact = function(*wide(args), **{key: wide(x) for key, x in (kwargs or {}).items()})
         step = torch.finfo(torch.float32 if summed else dtype).eps / 2
         reach = 4 if name in FUNCTIONS else 2 if summed else 1
         # scores of long rows would fill a GPU's memory several times over
@@ -377,6 +376,8 @@ class Dithered(TorchDispatchMode):
 def wide(x):
     if isinstance(x, torch.Tensor):
         return x.double() if x.dtype in NARROW else x
+    if isinstance(x, (list, tuple)):
+        return [wide(y) for y in x]
     return torch.float64 if x in NARROW else x
 
 

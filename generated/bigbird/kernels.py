@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3ead93519821bee6
-#   text hash     84ee5bd722224258
+#   content hash  4541c51625b97759
+#   text hash     d07719d9c948c12b
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3ead93519821bee6
-#   text hash     69cdd2656f1f9327
+#   content hash  4541c51625b97759
+#   text hash     5518ce67de07534c
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

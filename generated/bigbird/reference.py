@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3ead93519821bee6
-#   text hash     fadf52e08a041580
+#   content hash  4541c51625b97759
+#   text hash     ee18a517a69d606a
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3ead93519821bee6
-#   text hash     a9a0e5fc1abb1dc8
+#   content hash  4541c51625b97759
+#   text hash     a52c45c6103ad656
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  90bb2e0739739d19
-#   text hash     43122ea28671d3e4
+#   content hash  b6d8d91e11ba3ca0
+#   text hash     0337c31ada704e2f
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

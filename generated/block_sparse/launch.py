@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  90bb2e0739739d19
-#   text hash     efc18d0deb355de8
+#   content hash  b6d8d91e11ba3ca0
+#   text hash     cfff77cf6e5ce634
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  90bb2e0739739d19
-#   text hash     5042857e60d99a48
+#   content hash  b6d8d91e11ba3ca0
+#   text hash     266a3675c043aacc
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

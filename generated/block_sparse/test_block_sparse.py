@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  90bb2e0739739d19
-#   text hash     7388fbf0bf4a6a64
+#   content hash  b6d8d91e11ba3ca0
+#   text hash     aa3dbe844f74534a
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

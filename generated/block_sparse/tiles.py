@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  90bb2e0739739d19
-#   text hash     4cfc85777a7096d0
+#   content hash  b6d8d91e11ba3ca0
+#   text hash     c9ce91269baaeeb3
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

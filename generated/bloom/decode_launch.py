@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  481d84e9b5be4748
-#   text hash     471481235f48d3b9
+#   content hash  c54d27cd75f2f3be
+#   text hash     0e31a9337ffedc45
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  481d84e9b5be4748
-#   text hash     bbe7c7718ca1480a
+#   content hash  c54d27cd75f2f3be
+#   text hash     18240bca5ddbe84e
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  481d84e9b5be4748
-#   text hash     1b6920d9e5a53be5
+#   content hash  c54d27cd75f2f3be
+#   text hash     f6986a6e68a24847
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  481d84e9b5be4748
-#   text hash     02beb98334a2f171
+#   content hash  c54d27cd75f2f3be
+#   text hash     f2e486d01dc1943f
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  c579956a40d0f840
-#   text hash     62257f6d4a357567
+#   content hash  f5b143e3da3c79d8
+#   text hash     b80db76ba33f8ec2
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -545,3 +545,8 @@ def refill(source, x):
         return descriptor
 
     return fill
+
+
+def assert_on_device(holds, told):
+    """Fails behind what runs on the device so far, which nothing waits for, if a tensor of one truth value is false."""
+    torch._assert_async(holds, told)

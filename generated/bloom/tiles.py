@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  481d84e9b5be4748
-#   text hash     f37d7fff7de9d4d3
+#   content hash  c54d27cd75f2f3be
+#   text hash     24c18c7f5fb76c60
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  91a7e723560fe00c
-#   text hash     b733401189bde604
+#   content hash  26f97a545e1c6cc6
+#   text hash     802fd097deb8354e
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  91a7e723560fe00c
-#   text hash     542983b01a6b9df4
+#   content hash  26f97a545e1c6cc6
+#   text hash     358339b346edb0bc
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  91a7e723560fe00c
-#   text hash     ca969fff99e5f223
+#   content hash  26f97a545e1c6cc6
+#   text hash     1480b7794204b7f8
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

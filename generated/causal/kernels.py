@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  91a7e723560fe00c
-#   text hash     f9591f4307b6ff92
+#   content hash  26f97a545e1c6cc6
+#   text hash     e4132dddbbaa8516
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  91a7e723560fe00c
-#   text hash     5bf2af1b141e12f9
+#   content hash  26f97a545e1c6cc6
+#   text hash     11aa2af667caab5d
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  91a7e723560fe00c
-#   text hash     d8f600a127478da4
+#   content hash  26f97a545e1c6cc6
+#   text hash     9e1f4e61808ee38b
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  91a7e723560fe00c
-#   text hash     51601f5729cf2cd8
+#   content hash  26f97a545e1c6cc6
+#   text hash     bb5e8fd974b86dc1
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  80b4d5fa5fb636d6
-#   text hash     51a7e0966a51cfc7
+#   content hash  49a2fab7467c09b9
+#   text hash     fd943fdafc08ddf9
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  80b4d5fa5fb636d6
-#   text hash     fd0ecba70e654e75
+#   content hash  49a2fab7467c09b9
+#   text hash     6945cb7780fc278b
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

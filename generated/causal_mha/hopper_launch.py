@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  80b4d5fa5fb636d6
-#   text hash     3cd3173f902c7a2b
+#   content hash  49a2fab7467c09b9
+#   text hash     ab349e4ef8875c20
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  80b4d5fa5fb636d6
-#   text hash     ab549c66f890c05a
+#   content hash  49a2fab7467c09b9
+#   text hash     c76f5c6b4f9bdedd
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  80b4d5fa5fb636d6
-#   text hash     c772b4a5e9964d35
+#   content hash  49a2fab7467c09b9
+#   text hash     d55cc993bdbafd34
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

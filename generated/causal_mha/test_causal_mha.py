@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  80b4d5fa5fb636d6
-#   text hash     17e81a7617fb839e
+#   content hash  49a2fab7467c09b9
+#   text hash     f06a1cdc1d71ec4d
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

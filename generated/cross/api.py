@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  23073c1132489b1b
-#   text hash     1a1e0e7616f1294a
+#   content hash  5bdb9ee014e6f176
+#   text hash     f84fefd5f330b017
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  23073c1132489b1b
-#   text hash     0e8731824f916e59
+#   content hash  5bdb9ee014e6f176
+#   text hash     a9687b8860bd4844
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

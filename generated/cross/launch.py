@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  23073c1132489b1b
-#   text hash     abccad0dcb264209
+#   content hash  5bdb9ee014e6f176
+#   text hash     3c62491d35b7e561
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  23073c1132489b1b
-#   text hash     70f626061b417f42
+#   content hash  5bdb9ee014e6f176
+#   text hash     3afb9c2b7d565f33
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

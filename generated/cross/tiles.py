@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  23073c1132489b1b
-#   text hash     30edace593c4e98f
+#   content hash  5bdb9ee014e6f176
+#   text hash     90fe96ddbe6644cf
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1a9ddf6174c33e55
-#   text hash     97f42bc3e45dbe41
+#   content hash  e92784d2dd925359
+#   text hash     2964373f11574515
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

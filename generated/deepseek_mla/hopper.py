@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1a9ddf6174c33e55
-#   text hash     2ab34ea67c7be7e8
+#   content hash  e92784d2dd925359
+#   text hash     4e20b2bcbd13d2cf
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1a9ddf6174c33e55
-#   text hash     fc8780c9e387a2ca
+#   content hash  e92784d2dd925359
+#   text hash     bdb5db6bd93b873c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1a9ddf6174c33e55
-#   text hash     ec67d42135dc7d98
+#   content hash  e92784d2dd925359
+#   text hash     2497f252dea33057
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  55f496e14aa5be1c
-#   text hash     d98182b278c452a3
+#   content hash  634fe44541fe6095
+#   text hash     0d9c9d7f83fab1f5
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  55f496e14aa5be1c
-#   text hash     6e51099c8145c977
+#   content hash  634fe44541fe6095
+#   text hash     f53c0fb0b5f31884
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

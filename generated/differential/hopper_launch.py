@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  55f496e14aa5be1c
-#   text hash     7b4f48222f5f7b7e
+#   content hash  634fe44541fe6095
+#   text hash     ff3f777b7285d07c
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  55f496e14aa5be1c
-#   text hash     91b0e5f77454aa53
+#   content hash  634fe44541fe6095
+#   text hash     951f6c40f8ec6a30
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  55f496e14aa5be1c
-#   text hash     a8cb5b4182c21cca
+#   content hash  634fe44541fe6095
+#   text hash     251599494bfb8d1e
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

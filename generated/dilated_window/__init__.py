@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7b8aefe5ae776c8a
-#   text hash     586d686fdfcf91ef
+#   content hash  79ed74a842b743f5
+#   text hash     cd2a13c455595566
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

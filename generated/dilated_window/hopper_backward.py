@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7b8aefe5ae776c8a
-#   text hash     a7a51681eb301341
+#   content hash  79ed74a842b743f5
+#   text hash     e4ee43be4eb95329
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7b8aefe5ae776c8a
-#   text hash     89b18dd152b8a48d
+#   content hash  79ed74a842b743f5
+#   text hash     fc99a0d550245583
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

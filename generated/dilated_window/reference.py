@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7b8aefe5ae776c8a
-#   text hash     38ec155f5cefaa96
+#   content hash  79ed74a842b743f5
+#   text hash     16a5927bed2437c3
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7b8aefe5ae776c8a
-#   text hash     76ca08409bc860f4
+#   content hash  79ed74a842b743f5
+#   text hash     a3d0015ea4eae519
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b73e5b8f75b56db4
-#   text hash     5a20b6a8e54b3c65
+#   content hash  553d9fdbd0d04a6a
+#   text hash     8449b0822e44e2d2
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b73e5b8f75b56db4
-#   text hash     cbbcc988225ca28d
+#   content hash  553d9fdbd0d04a6a
+#   text hash     99e9bff89e4078b2
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

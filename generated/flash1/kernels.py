@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b73e5b8f75b56db4
-#   text hash     cc323eabc60e33f3
+#   content hash  553d9fdbd0d04a6a
+#   text hash     b80e3b8622b1c8e2
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b73e5b8f75b56db4
-#   text hash     558a5f1230e464c2
+#   content hash  553d9fdbd0d04a6a
+#   text hash     18b484f3e08a4de9
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b73e5b8f75b56db4
-#   text hash     efb44d3fb2dee4f1
+#   content hash  553d9fdbd0d04a6a
+#   text hash     af94a4c4e28b89f8
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9ef95be83f349285
-#   text hash     cb6eae94d44d27ca
+#   content hash  f7125eff76947d78
+#   text hash     41014f8939f0022a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

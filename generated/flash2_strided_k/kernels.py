@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9ef95be83f349285
-#   text hash     46243c7bed7f0dad
+#   content hash  f7125eff76947d78
+#   text hash     656d3a4e8e77b6ed
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

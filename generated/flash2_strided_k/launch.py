@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9ef95be83f349285
-#   text hash     d477a975d474ef8f
+#   content hash  f7125eff76947d78
+#   text hash     90fbb9583c99186c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

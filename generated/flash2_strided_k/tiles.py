@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9ef95be83f349285
-#   text hash     883f85f02e452a49
+#   content hash  f7125eff76947d78
+#   text hash     1d49654c1025fb78
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

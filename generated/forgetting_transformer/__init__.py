@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  52f97cc4f4677e0d
-#   text hash     54cf29bd7945705c
+#   content hash  afd6624d28566363
+#   text hash     aaed6e9181ff1a87
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  52f97cc4f4677e0d
-#   text hash     fb62838016b29ac5
+#   content hash  afd6624d28566363
+#   text hash     4f0d15be4e1e55a2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

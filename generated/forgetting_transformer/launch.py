@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  52f97cc4f4677e0d
-#   text hash     b076cbbd76904bd7
+#   content hash  afd6624d28566363
+#   text hash     35cd4f9319ee61bc
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

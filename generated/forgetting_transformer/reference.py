@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  52f97cc4f4677e0d
-#   text hash     2bb9000b572a4f0c
+#   content hash  afd6624d28566363
+#   text hash     b8184aae2a68044b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

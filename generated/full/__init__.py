@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a3f1d6d53738c8c7
-#   text hash     d652419a8e37ec24
+#   content hash  aefacfe194c5ea09
+#   text hash     b2cde90d7db221da
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a3f1d6d53738c8c7
-#   text hash     2b6dabd4b3d1c7bb
+#   content hash  aefacfe194c5ea09
+#   text hash     9f71fb368a7c2ca5
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a3f1d6d53738c8c7
-#   text hash     32c95c8117c51d80
+#   content hash  aefacfe194c5ea09
+#   text hash     6779d29208d131a6
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a3f1d6d53738c8c7
-#   text hash     970abf4a7f53dcdc
+#   content hash  aefacfe194c5ea09
+#   text hash     3bd2a26cc9d52ee5
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a3f1d6d53738c8c7
-#   text hash     8f346ba3bf1d769b
+#   content hash  aefacfe194c5ea09
+#   text hash     0ea1bb68246e9f50
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a3f1d6d53738c8c7
-#   text hash     ecbaf1b9fcfe65dc
+#   content hash  aefacfe194c5ea09
+#   text hash     643594d8b8d11be8
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

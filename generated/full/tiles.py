@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a3f1d6d53738c8c7
-#   text hash     ebda6719d9729612
+#   content hash  aefacfe194c5ea09
+#   text hash     2bbc2269ff8bb6a7
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  fc91470cfa5df561
-#   text hash     65a588a997ca5297
+#   content hash  071fb8a0438c355f
+#   text hash     48dc9d93f225ff02
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

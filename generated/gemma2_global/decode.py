@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  fc91470cfa5df561
-#   text hash     15dc53fe4073e3a7
+#   content hash  071fb8a0438c355f
+#   text hash     02d892064d68d148
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

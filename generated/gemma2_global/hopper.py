@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  fc91470cfa5df561
-#   text hash     e0e0f6fe7fec13aa
+#   content hash  071fb8a0438c355f
+#   text hash     911efbc1b24c0fd2
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

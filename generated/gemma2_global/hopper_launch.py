@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  fc91470cfa5df561
-#   text hash     7838121af7223de9
+#   content hash  071fb8a0438c355f
+#   text hash     21eca166b512b1fe
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py gets."""
 

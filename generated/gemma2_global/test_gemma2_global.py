@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  fc91470cfa5df561
-#   text hash     944fb9c077f579d6
+#   content hash  071fb8a0438c355f
+#   text hash     cc218c2e42af1973
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7104f8d1838df8b7
-#   text hash     aa579cdab53d841b
+#   content hash  8261c0570d46937f
+#   text hash     5b05ee84f9198ca1
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7104f8d1838df8b7
-#   text hash     99704afe3f448cc6
+#   content hash  8261c0570d46937f
+#   text hash     4b91ff16e25fc240
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py gets."""
 

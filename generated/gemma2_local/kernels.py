@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7104f8d1838df8b7
-#   text hash     0d9c23e5eaef4be4
+#   content hash  8261c0570d46937f
+#   text hash     322679b36a3b39b5
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7104f8d1838df8b7
-#   text hash     62f7e89bb86e706c
+#   content hash  8261c0570d46937f
+#   text hash     c7eb9599c44d5019
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

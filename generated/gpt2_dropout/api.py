@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  07fb1e63928d7806
-#   text hash     3b431acd62f55ade
+#   content hash  9a6b467b9611bada
+#   text hash     5bbd4051e6c9a39f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  07fb1e63928d7806
-#   text hash     8592214dd3dc8001
+#   content hash  9a6b467b9611bada
+#   text hash     0bcb763742870db0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  07fb1e63928d7806
-#   text hash     fb470fc552599373
+#   content hash  9a6b467b9611bada
+#   text hash     60008f83587c4531
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

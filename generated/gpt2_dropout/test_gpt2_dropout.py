@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  07fb1e63928d7806
-#   text hash     d788c1ab51c1f0c2
+#   content hash  9a6b467b9611bada
+#   text hash     f69c7ef816a5efd7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

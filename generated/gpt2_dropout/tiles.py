@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  07fb1e63928d7806
-#   text hash     e94e8d7fa083a3c3
+#   content hash  9a6b467b9611bada
+#   text hash     7495a3bb12e603ac
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c5bd4aee8c56136d
-#   text hash     baa6cc1d96869ce7
+#   content hash  080dd87d7bdcd796
+#   text hash     269dac15dbeec2e3
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

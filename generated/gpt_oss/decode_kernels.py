@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c5bd4aee8c56136d
-#   text hash     f7719d53164c2e7a
+#   content hash  080dd87d7bdcd796
+#   text hash     991a56bdd5d885c2
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c5bd4aee8c56136d
-#   text hash     00facdfac84e0953
+#   content hash  080dd87d7bdcd796
+#   text hash     9bfd3318a593e4bf
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c5bd4aee8c56136d
-#   text hash     10f3c0af8225b2e4
+#   content hash  080dd87d7bdcd796
+#   text hash     058f701981624ea8
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c5bd4aee8c56136d
-#   text hash     8d098c312b8d0e26
+#   content hash  080dd87d7bdcd796
+#   text hash     4c20972843d71158
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

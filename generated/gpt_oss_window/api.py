@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  49c7639e3fb72651
-#   text hash     5530e800b8a1eb83
+#   content hash  42ebb7d73245e59b
+#   text hash     89ec62b011202eeb
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

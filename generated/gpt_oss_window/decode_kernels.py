@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  49c7639e3fb72651
-#   text hash     b0acf5c7edf42aa8
+#   content hash  42ebb7d73245e59b
+#   text hash     ebca0229139bd05a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

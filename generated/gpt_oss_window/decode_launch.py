@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  49c7639e3fb72651
-#   text hash     65474f11feb708da
+#   content hash  42ebb7d73245e59b
+#   text hash     414ff5a5c09c2c93
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  49c7639e3fb72651
-#   text hash     b03fa72514909072
+#   content hash  42ebb7d73245e59b
+#   text hash     6d25ab807fe30ba9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  49c7639e3fb72651
-#   text hash     f2de4e16682497ae
+#   content hash  42ebb7d73245e59b
+#   text hash     dd8c30b745019f6b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  419d0991131b7740
-#   text hash     644243b2d5297900
+#   content hash  d6a219b1140ad585
+#   text hash     111769af3c97ff63
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  419d0991131b7740
-#   text hash     36df7f2d649d79e9
+#   content hash  d6a219b1140ad585
+#   text hash     a51a8b40ca878c87
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  419d0991131b7740
-#   text hash     70e906ae9758fd0e
+#   content hash  d6a219b1140ad585
+#   text hash     fbe9e23354992d6b
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

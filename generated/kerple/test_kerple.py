@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  419d0991131b7740
-#   text hash     00d3a1d6393f0510
+#   content hash  d6a219b1140ad585
+#   text hash     aec80876dc3dcca7
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  419d0991131b7740
-#   text hash     0b0a02c2e8452b79
+#   content hash  d6a219b1140ad585
+#   text hash     95fd5da4b7c28ebf
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

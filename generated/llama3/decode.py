@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a55d200e9f54da36
-#   text hash     25b91f9e29dd2671
+#   content hash  38c8210dc9e455f0
+#   text hash     40ec61db653c7329
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a55d200e9f54da36
-#   text hash     05a32e8ac6b622cd
+#   content hash  38c8210dc9e455f0
+#   text hash     c7e5b38be10960ef
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a55d200e9f54da36
-#   text hash     b0c1c247cfa87ff2
+#   content hash  38c8210dc9e455f0
+#   text hash     e94124afd6f2854a
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a55d200e9f54da36
-#   text hash     35f3e342da8878b6
+#   content hash  38c8210dc9e455f0
+#   text hash     e98335c0fccda43b
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

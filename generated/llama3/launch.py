@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a55d200e9f54da36
-#   text hash     4a99270ef7b754b6
+#   content hash  38c8210dc9e455f0
+#   text hash     1f0061d18d62834a
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  97b549f107c449e7
-#   text hash     68fb24a4e21feca5
+#   content hash  c9016282eec7e13b
+#   text hash     49f21a21e17765e3
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  97b549f107c449e7
-#   text hash     c9ff45228c02ce08
+#   content hash  c9016282eec7e13b
+#   text hash     4ac8780d86009621
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  97b549f107c449e7
-#   text hash     4ead6e06dc6f79b2
+#   content hash  c9016282eec7e13b
+#   text hash     c521159b8bdc98a7
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py gets."""
 

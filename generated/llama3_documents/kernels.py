@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  97b549f107c449e7
-#   text hash     c0f8c4b26cd19b36
+#   content hash  c9016282eec7e13b
+#   text hash     19b0474ca1741bf8
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  97b549f107c449e7
-#   text hash     93a5fe0e2fcd25a6
+#   content hash  c9016282eec7e13b
+#   text hash     d34ad7c5155af77e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  74b7824690f38143
-#   text hash     c1ba64ba938f96b5
+#   content hash  b2a483292797847c
+#   text hash     9044edb26dd4d923
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

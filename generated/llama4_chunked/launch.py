@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  74b7824690f38143
-#   text hash     15f68402179544d2
+#   content hash  b2a483292797847c
+#   text hash     41d052c67d9f4565
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  74b7824690f38143
-#   text hash     70e2b312cd775c03
+#   content hash  b2a483292797847c
+#   text hash     9f3aa62330a0c6d1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  849c8973e7b95869
-#   text hash     68ae71ee5041d2ec
+#   content hash  a5dd108155397d95
+#   text hash     e9e0119a1aa788c7
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

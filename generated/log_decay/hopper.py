@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  849c8973e7b95869
-#   text hash     65b5438ab1da81ae
+#   content hash  a5dd108155397d95
+#   text hash     1ff488e24788a986
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  849c8973e7b95869
-#   text hash     fac56cff45d133b9
+#   content hash  a5dd108155397d95
+#   text hash     9bd684ce7c4050ca
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

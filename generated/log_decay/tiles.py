@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  849c8973e7b95869
-#   text hash     423c848130a1b61d
+#   content hash  a5dd108155397d95
+#   text hash     6110dbfc6c0d3a75
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

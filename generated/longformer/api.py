@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f29cdd6d644209bf
-#   text hash     a9e080fc04e51eeb
+#   content hash  4f45680b3c4e3de0
+#   text hash     c9864d2d08a2d459
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

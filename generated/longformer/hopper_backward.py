@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f29cdd6d644209bf
-#   text hash     e3086aab368c1cae
+#   content hash  4f45680b3c4e3de0
+#   text hash     fa841ada78640221
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

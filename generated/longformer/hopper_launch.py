@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f29cdd6d644209bf
-#   text hash     b31d4ba7a5b8eff5
+#   content hash  4f45680b3c4e3de0
+#   text hash     d9c1ea7246175abf
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

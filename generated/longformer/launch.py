@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f29cdd6d644209bf
-#   text hash     0956bc8e5cc320d7
+#   content hash  4f45680b3c4e3de0
+#   text hash     366aece0c629744b
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f29cdd6d644209bf
-#   text hash     289b290404f1180a
+#   content hash  4f45680b3c4e3de0
+#   text hash     1b5c9defe124e535
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

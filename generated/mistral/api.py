@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cbd02728b5b8bf7a
-#   text hash     8e0ecd036cf150aa
+#   content hash  9fa8916462f13c2d
+#   text hash     eb70e1bc13f5283e
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

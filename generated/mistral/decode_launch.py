@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cbd02728b5b8bf7a
-#   text hash     c7658db623681e96
+#   content hash  9fa8916462f13c2d
+#   text hash     c128adf8208dff77
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

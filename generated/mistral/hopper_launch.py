@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cbd02728b5b8bf7a
-#   text hash     e87a39c20aaaac52
+#   content hash  9fa8916462f13c2d
+#   text hash     9a121cfab17ae49b
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cbd02728b5b8bf7a
-#   text hash     78a2597bb07528a6
+#   content hash  9fa8916462f13c2d
+#   text hash     2ff84b856c18fe1d
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cbd02728b5b8bf7a
-#   text hash     ebe2b4fa11eea7c0
+#   content hash  9fa8916462f13c2d
+#   text hash     530c24c9c7ae78bc
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  49cf8954b0381d6e
-#   text hash     c8fa3d1e45018b9d
+#   content hash  8c4d009f820e8dcd
+#   text hash     ef6cd57b82047b09
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  49cf8954b0381d6e
-#   text hash     5bb2228f144a9851
+#   content hash  8c4d009f820e8dcd
+#   text hash     1ca19296dd2084e0
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  49cf8954b0381d6e
-#   text hash     662124e6582fc23e
+#   content hash  8c4d009f820e8dcd
+#   text hash     de4ff79ba5c1569e
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  49cf8954b0381d6e
-#   text hash     fefc0c18f9f0b4b8
+#   content hash  8c4d009f820e8dcd
+#   text hash     67094938457804ed
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  49cf8954b0381d6e
-#   text hash     39a44c808928044f
+#   content hash  8c4d009f820e8dcd
+#   text hash     306ba501ef74ca31
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  603e78a1190f5aa0
-#   text hash     5b9beb008aedabdc
+#   content hash  b8e2d0945f439c96
+#   text hash     9b64163559bb857f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  603e78a1190f5aa0
-#   text hash     da4ccc68e06f0ca2
+#   content hash  b8e2d0945f439c96
+#   text hash     68a1d18c3274074a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  603e78a1190f5aa0
-#   text hash     a4e811d0d4bafb17
+#   content hash  b8e2d0945f439c96
+#   text hash     d2a2e61e9a9b5500
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

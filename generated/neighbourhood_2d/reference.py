@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  603e78a1190f5aa0
-#   text hash     573c8d3cbd936a7a
+#   content hash  b8e2d0945f439c96
+#   text hash     a0ebbc996438bf36
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

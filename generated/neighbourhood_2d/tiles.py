@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  603e78a1190f5aa0
-#   text hash     46c1f761c566aee8
+#   content hash  b8e2d0945f439c96
+#   text hash     3978169bb73587bf
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e89f3b4cfa88cfe3
-#   text hash     8a20b15ded5d444a
+#   content hash  dffbc5c6ccf579cd
+#   text hash     392e789d9239bd7e
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

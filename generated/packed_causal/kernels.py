@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e89f3b4cfa88cfe3
-#   text hash     8284962a00a19fb3
+#   content hash  dffbc5c6ccf579cd
+#   text hash     d66c6fbb63b22b8a
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

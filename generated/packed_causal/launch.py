@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e89f3b4cfa88cfe3
-#   text hash     50141bf2cee81dc4
+#   content hash  dffbc5c6ccf579cd
+#   text hash     14c21c65ce8c3cec
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e89f3b4cfa88cfe3
-#   text hash     7e4db6f2a4893e79
+#   content hash  dffbc5c6ccf579cd
+#   text hash     e73168ee26a04aef
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e89f3b4cfa88cfe3
-#   text hash     d00b5788ea2cb72e
+#   content hash  dffbc5c6ccf579cd
+#   text hash     cfc9ec0e758b9c1e
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

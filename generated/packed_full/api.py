@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  27f44f0a0e13ae73
-#   text hash     248c0840f2fd8f62
+#   content hash  b7d60203af8a895c
+#   text hash     33128d370df2d67d
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

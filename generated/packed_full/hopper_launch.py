@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  27f44f0a0e13ae73
-#   text hash     a2ab77bcf17d0cda
+#   content hash  b7d60203af8a895c
+#   text hash     95d4f23308d5e31d
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  27f44f0a0e13ae73
-#   text hash     0dc0ad4af2d92fca
+#   content hash  b7d60203af8a895c
+#   text hash     9ccc3130967c0c50
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

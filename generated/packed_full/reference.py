@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  27f44f0a0e13ae73
-#   text hash     3f5778b161347103
+#   content hash  b7d60203af8a895c
+#   text hash     1c19ae307169f6e8
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  27f44f0a0e13ae73
-#   text hash     a457a69234af43b6
+#   content hash  b7d60203af8a895c
+#   text hash     b7cce70c6a91a8e6
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

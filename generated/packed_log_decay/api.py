@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  da00798eddf5fb5a
-#   text hash     10fd2cd63e36105d
+#   content hash  cf695bb35f38f4b2
+#   text hash     636fdcc43a542e61
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  da00798eddf5fb5a
-#   text hash     9a74bff5ea49d946
+#   content hash  cf695bb35f38f4b2
+#   text hash     753722a21a817b3a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

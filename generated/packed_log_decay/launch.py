@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  da00798eddf5fb5a
-#   text hash     6475c2a808e92110
+#   content hash  cf695bb35f38f4b2
+#   text hash     31133f07dd9c4323
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

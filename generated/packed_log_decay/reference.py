@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  da00798eddf5fb5a
-#   text hash     9976f648c5a79295
+#   content hash  cf695bb35f38f4b2
+#   text hash     12330f043c001392
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

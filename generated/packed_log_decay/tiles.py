@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  da00798eddf5fb5a
-#   text hash     63139258194b99fa
+#   content hash  cf695bb35f38f4b2
+#   text hash     6ebfbff43ef973a6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

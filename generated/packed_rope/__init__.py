@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  69299a09fab1cd43
-#   text hash     65b469a546e8f93f
+#   content hash  c57fae3bf1217413
+#   text hash     88b6b10baaa9da7a
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

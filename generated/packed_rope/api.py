@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  69299a09fab1cd43
-#   text hash     81447b830c5d4b27
+#   content hash  c57fae3bf1217413
+#   text hash     7967f7d94e0c818f
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

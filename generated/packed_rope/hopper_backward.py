@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  69299a09fab1cd43
-#   text hash     b8429ecba79c6553
+#   content hash  c57fae3bf1217413
+#   text hash     10007d117277a814
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  69299a09fab1cd43
-#   text hash     fc3d96bdf654a8ee
+#   content hash  c57fae3bf1217413
+#   text hash     4211d3b3e459fadc
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

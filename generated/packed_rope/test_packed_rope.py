@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  69299a09fab1cd43
-#   text hash     3563bbb1d44d632b
+#   content hash  c57fae3bf1217413
+#   text hash     69c108710b60f2fe
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

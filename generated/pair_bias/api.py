@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4cfb137f815e3fe6
-#   text hash     d0ec9c2585b0a76e
+#   content hash  fe6943d77f094def
+#   text hash     d707a997b8857e82
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

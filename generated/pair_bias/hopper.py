@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4cfb137f815e3fe6
-#   text hash     f3a0d9a933bc115b
+#   content hash  fe6943d77f094def
+#   text hash     01dddb3547ccbc1e
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

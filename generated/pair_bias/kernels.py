@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4cfb137f815e3fe6
-#   text hash     edc15e7d3a8c0cf1
+#   content hash  fe6943d77f094def
+#   text hash     fb3d1425fcc49129
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4cfb137f815e3fe6
-#   text hash     e7649cc6a5b6a524
+#   content hash  fe6943d77f094def
+#   text hash     67f8cb88b7dfaf04
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4cfb137f815e3fe6
-#   text hash     3fb009b63521291d
+#   content hash  fe6943d77f094def
+#   text hash     ea30b0ab8416d9b1
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

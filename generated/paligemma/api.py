@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8c6d3a9756bb7bcb
-#   text hash     b0310e13e0952741
+#   content hash  23b51c56c963ac1a
+#   text hash     4ba1907d278ff9f8
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8c6d3a9756bb7bcb
-#   text hash     03c06891ed277330
+#   content hash  23b51c56c963ac1a
+#   text hash     c3129d8491b6d704
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

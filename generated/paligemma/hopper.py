@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8c6d3a9756bb7bcb
-#   text hash     fad58294158ab5b3
+#   content hash  23b51c56c963ac1a
+#   text hash     7cced1b34f4cb9fc
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8c6d3a9756bb7bcb
-#   text hash     6454085f29c52656
+#   content hash  23b51c56c963ac1a
+#   text hash     e03fbe8bf73b8108
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8c6d3a9756bb7bcb
-#   text hash     1e25856a27ba23aa
+#   content hash  23b51c56c963ac1a
+#   text hash     04ffb4b245a1121b
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

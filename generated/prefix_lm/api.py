@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  277ecb39463b3708
-#   text hash     abf7f31b34b8676c
+#   content hash  5bdbead7e8a70dae
+#   text hash     d388abc6e2440336
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  277ecb39463b3708
-#   text hash     ea82181cb3370984
+#   content hash  5bdbead7e8a70dae
+#   text hash     cacfa4e7b9baa188
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  277ecb39463b3708
-#   text hash     18869da3aaa8e984
+#   content hash  5bdbead7e8a70dae
+#   text hash     ca11ef6633538cd4
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

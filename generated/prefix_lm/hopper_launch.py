@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  277ecb39463b3708
-#   text hash     387d0ec5c02ce2ac
+#   content hash  5bdbead7e8a70dae
+#   text hash     7705de057fad092e
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  277ecb39463b3708
-#   text hash     a79bcaca48e8f1fd
+#   content hash  5bdbead7e8a70dae
+#   text hash     3715c6f0860db413
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

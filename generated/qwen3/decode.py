@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6831c0e88fed42ab
-#   text hash     f6e026ff0b8b7476
+#   content hash  dbf17aeb24f4ddab
+#   text hash     100a2bae69e324eb
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

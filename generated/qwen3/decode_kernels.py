@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6831c0e88fed42ab
-#   text hash     ac92fd9e1ce530cb
+#   content hash  dbf17aeb24f4ddab
+#   text hash     d045b78076207122
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

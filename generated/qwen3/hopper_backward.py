@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6831c0e88fed42ab
-#   text hash     a278edcf7d548bb0
+#   content hash  dbf17aeb24f4ddab
+#   text hash     624042d7fe0c7031
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6831c0e88fed42ab
-#   text hash     5948fbd2a24f1258
+#   content hash  dbf17aeb24f4ddab
+#   text hash     8795adcf0f160085
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6831c0e88fed42ab
-#   text hash     c03b29f3e7fdbba0
+#   content hash  dbf17aeb24f4ddab
+#   text hash     acd352621e16321f
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c67f0e544cf2a876
-#   text hash     17ada2baf166e14e
+#   content hash  7d12f4b87ef34fd9
+#   text hash     54176fc8afc2c460
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

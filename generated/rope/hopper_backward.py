@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c67f0e544cf2a876
-#   text hash     9061d18cddbaeeee
+#   content hash  7d12f4b87ef34fd9
+#   text hash     70921247dbf83298
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

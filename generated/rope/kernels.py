@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c67f0e544cf2a876
-#   text hash     473d65e64dca2b83
+#   content hash  7d12f4b87ef34fd9
+#   text hash     2b7682e0748b8202
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c67f0e544cf2a876
-#   text hash     0c8b33fe96031ee7
+#   content hash  7d12f4b87ef34fd9
+#   text hash     49012bb873ec7987
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c67f0e544cf2a876
-#   text hash     38c221382eb5aa57
+#   content hash  7d12f4b87ef34fd9
+#   text hash     41ecc127c98f9402
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c67f0e544cf2a876
-#   text hash     4f6805c701975116
+#   content hash  7d12f4b87ef34fd9
+#   text hash     7137279d3f262d9e
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

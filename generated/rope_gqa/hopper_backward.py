@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  daf6b611a8d86e40
-#   text hash     dd05d548ae08160f
+#   content hash  49ff0ed5552830a4
+#   text hash     c763b38a41120e5a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  daf6b611a8d86e40
-#   text hash     b5925dcbc520e52d
+#   content hash  49ff0ed5552830a4
+#   text hash     9434d97e11785412
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  daf6b611a8d86e40
-#   text hash     be6cae2f7f03127a
+#   content hash  49ff0ed5552830a4
+#   text hash     cc5edff83aba67ef
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

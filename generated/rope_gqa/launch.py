@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  daf6b611a8d86e40
-#   text hash     3d8cc765f5628f8b
+#   content hash  49ff0ed5552830a4
+#   text hash     1edef438e1614802
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

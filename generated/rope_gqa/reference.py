@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  daf6b611a8d86e40
-#   text hash     f30e6936d4a22fd7
+#   content hash  49ff0ed5552830a4
+#   text hash     e218d03cb277fc45
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

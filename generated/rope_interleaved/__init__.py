@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  fc181886f6901c8a
-#   text hash     3f62e14821e5796e
+#   content hash  f1019a18ec32a475
+#   text hash     d4958e86e708122e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

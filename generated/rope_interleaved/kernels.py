@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  fc181886f6901c8a
-#   text hash     acff3729d59afcbc
+#   content hash  f1019a18ec32a475
+#   text hash     4c7344c829e429d5
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  fc181886f6901c8a
-#   text hash     fe324c6d7e7efc36
+#   content hash  f1019a18ec32a475
+#   text hash     f20c43cb69ac4457
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

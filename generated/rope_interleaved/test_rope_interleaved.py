@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  fc181886f6901c8a
-#   text hash     9d15f7ee39902503
+#   content hash  f1019a18ec32a475
+#   text hash     eb01513dc8a87b99
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5a8e0b150fb98e05
-#   text hash     a7072f5b837f742b
+#   content hash  fc7b236270feb396
+#   text hash     7318b383380bfbe2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5a8e0b150fb98e05
-#   text hash     a86bc1bf4e6f257d
+#   content hash  fc7b236270feb396
+#   text hash     54aab75572d8bc51
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5a8e0b150fb98e05
-#   text hash     cbfabe9ef4ad00c5
+#   content hash  fc7b236270feb396
+#   text hash     4f003ea21ebbabae
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5a8e0b150fb98e05
-#   text hash     3c1d9c14860e5122
+#   content hash  fc7b236270feb396
+#   text hash     2c9f99712e85411a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

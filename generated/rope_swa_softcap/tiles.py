@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5a8e0b150fb98e05
-#   text hash     55ecb11c594c7c71
+#   content hash  fc7b236270feb396
+#   text hash     770baa7d28d2a8ef
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4f01785859f3d2a8
-#   text hash     61804f41c578ebb7
+#   content hash  1bd4440b3e4833f2
+#   text hash     d5618df6bd72e34c
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4f01785859f3d2a8
-#   text hash     70d7d423e35b4df6
+#   content hash  1bd4440b3e4833f2
+#   text hash     4ae11c8911c595c6
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4f01785859f3d2a8
-#   text hash     596bf3ff152dedb3
+#   content hash  1bd4440b3e4833f2
+#   text hash     d0e1e9b3d8acffef
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4f01785859f3d2a8
-#   text hash     5e87c63ba89f6026
+#   content hash  1bd4440b3e4833f2
+#   text hash     6a5386a6ebd7778d
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

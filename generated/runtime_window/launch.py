@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4f01785859f3d2a8
-#   text hash     45d0d9dfcb1bd195
+#   content hash  1bd4440b3e4833f2
+#   text hash     ce479aabf69cb8b3
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

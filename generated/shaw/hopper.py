@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  58fa2946e370b2c2
-#   text hash     c4e0756fc45bdcc2
+#   content hash  c6c061971ac0e3f0
+#   text hash     0c6b75eb9f45d2eb
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

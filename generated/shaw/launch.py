@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  58fa2946e370b2c2
-#   text hash     7ec90991af4468ac
+#   content hash  c6c061971ac0e3f0
+#   text hash     ecdb626fd966f11d
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

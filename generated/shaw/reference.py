@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  58fa2946e370b2c2
-#   text hash     5cff7607c384552a
+#   content hash  c6c061971ac0e3f0
+#   text hash     9d2e764cb9b868d3
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

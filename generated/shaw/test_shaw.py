@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  58fa2946e370b2c2
-#   text hash     ed44276e0800a730
+#   content hash  c6c061971ac0e3f0
+#   text hash     23f70dde8db52df1
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  58fa2946e370b2c2
-#   text hash     13c0cf3057be5974
+#   content hash  c6c061971ac0e3f0
+#   text hash     b416408f46607492
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

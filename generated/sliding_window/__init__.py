@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a04e80f20c9e1aba
-#   text hash     f8329e97a6a42a0d
+#   content hash  1860216c077253bd
+#   text hash     ec64b0e095c99c9e
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

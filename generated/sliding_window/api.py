@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a04e80f20c9e1aba
-#   text hash     e4a4ce69ec7f6f3d
+#   content hash  1860216c077253bd
+#   text hash     99c9f9c88eb98b77
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a04e80f20c9e1aba
-#   text hash     ace4151a3d8d5b3a
+#   content hash  1860216c077253bd
+#   text hash     52c1383f1dbac79d
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

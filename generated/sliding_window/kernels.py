@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a04e80f20c9e1aba
-#   text hash     077e6f139c1aee90
+#   content hash  1860216c077253bd
+#   text hash     5ea4b399ed7c7187
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a04e80f20c9e1aba
-#   text hash     dd65edadf8738541
+#   content hash  1860216c077253bd
+#   text hash     8e8f0ff1539868bf
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b2b185fa4b2384ac
-#   text hash     12d8b1341ef33d0c
+#   content hash  6f13d68072329c23
+#   text hash     bd63da3c89b13106
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b2b185fa4b2384ac
-#   text hash     a620531411b81b33
+#   content hash  6f13d68072329c23
+#   text hash     fdedaacbe6bd7022
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

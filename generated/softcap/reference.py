@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b2b185fa4b2384ac
-#   text hash     43ed1d077108baed
+#   content hash  6f13d68072329c23
+#   text hash     2d63ecbc5d470721
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

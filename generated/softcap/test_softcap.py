@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b2b185fa4b2384ac
-#   text hash     d3176a7b78fe89b8
+#   content hash  6f13d68072329c23
+#   text hash     c8cd3e64ba484095
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b2b185fa4b2384ac
-#   text hash     fb39050c2e94c218
+#   content hash  6f13d68072329c23
+#   text hash     fcce74f4944ebe06
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c2ff8c808b52361e
-#   text hash     2c9a137001f7d4aa
+#   content hash  e20864c82cc9218f
+#   text hash     6fbf72a1806e3471
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c2ff8c808b52361e
-#   text hash     783fe80bc31e7e5b
+#   content hash  e20864c82cc9218f
+#   text hash     f1f5585a86a4c8f8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c2ff8c808b52361e
-#   text hash     4ba0b68545ae7115
+#   content hash  e20864c82cc9218f
+#   text hash     bdec6cfcddbc74c6
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

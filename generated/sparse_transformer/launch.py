@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c2ff8c808b52361e
-#   text hash     8ee7bebfc8cf7a78
+#   content hash  e20864c82cc9218f
+#   text hash     de287b72000fd977
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

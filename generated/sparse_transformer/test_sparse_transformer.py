@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c2ff8c808b52361e
-#   text hash     73c53351c06fe04a
+#   content hash  e20864c82cc9218f
+#   text hash     1b17e876fc105b28
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

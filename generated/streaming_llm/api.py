@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  87e9db0960b59a59
-#   text hash     17cfe0c66002d2eb
+#   content hash  cab61f60fb81a474
+#   text hash     c2f4baf1d46f7e43
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

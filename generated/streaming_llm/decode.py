@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  87e9db0960b59a59
-#   text hash     7ea15d54d8e97f15
+#   content hash  cab61f60fb81a474
+#   text hash     67491fed3e371e58
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

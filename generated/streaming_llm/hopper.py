@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  87e9db0960b59a59
-#   text hash     1477cb37b0f9c614
+#   content hash  cab61f60fb81a474
+#   text hash     a91dd4c7a4359788
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  87e9db0960b59a59
-#   text hash     681251f3ed55209d
+#   content hash  cab61f60fb81a474
+#   text hash     f1ba7c808ea139d1
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py gets."""
 

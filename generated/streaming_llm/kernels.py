@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  87e9db0960b59a59
-#   text hash     b18ea219a910de92
+#   content hash  cab61f60fb81a474
+#   text hash     25adedafa5fef39a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  87e9db0960b59a59
-#   text hash     4e4bece1a7ef71a6
+#   content hash  cab61f60fb81a474
+#   text hash     b402f7253b866e31
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

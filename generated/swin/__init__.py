@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  89380246733cb2b0
-#   text hash     15766f7d2b4d6695
+#   content hash  e661a1107361ad53
+#   text hash     3028014168048aef
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  89380246733cb2b0
-#   text hash     3b5edbe22aafa145
+#   content hash  e661a1107361ad53
+#   text hash     25956dfa70fa9021
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  89380246733cb2b0
-#   text hash     260f5c9fb523be9f
+#   content hash  e661a1107361ad53
+#   text hash     8005b5946527a7ca
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  89380246733cb2b0
-#   text hash     39b9c438f7b62c27
+#   content hash  e661a1107361ad53
+#   text hash     a41a4ab1ee3d0ccf
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

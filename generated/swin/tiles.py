@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  89380246733cb2b0
-#   text hash     0cd5e01d6f8b24ae
+#   content hash  e661a1107361ad53
+#   text hash     473ee787d4c28e48
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  13230101803db8ae
-#   text hash     193f5cf346c4ece1
+#   content hash  63ec3bc71eca41d5
+#   text hash     e3ce27da127e4521
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

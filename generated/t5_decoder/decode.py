@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  13230101803db8ae
-#   text hash     bf29e15f922a4e65
+#   content hash  63ec3bc71eca41d5
+#   text hash     5aea272c70098485
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  13230101803db8ae
-#   text hash     f0b1eccd77b7971a
+#   content hash  63ec3bc71eca41d5
+#   text hash     f8902f90bab9d33e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  13230101803db8ae
-#   text hash     6220c336b27d662d
+#   content hash  63ec3bc71eca41d5
+#   text hash     9543aaadf722d359
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

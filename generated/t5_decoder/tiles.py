@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  13230101803db8ae
-#   text hash     cb49011824de026e
+#   content hash  63ec3bc71eca41d5
+#   text hash     e0d5f19d58819578
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

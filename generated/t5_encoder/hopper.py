@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bb6f17d19783477f
-#   text hash     a2f52090e5ba5c77
+#   content hash  0500275ccd04c107
+#   text hash     fb885d063874cf8a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

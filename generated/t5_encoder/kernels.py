@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bb6f17d19783477f
-#   text hash     9c2c044165d0ed01
+#   content hash  0500275ccd04c107
+#   text hash     3476bc2338577112
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

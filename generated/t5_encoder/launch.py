@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bb6f17d19783477f
-#   text hash     72c02b7e65d04147
+#   content hash  0500275ccd04c107
+#   text hash     055b337346efc2f4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

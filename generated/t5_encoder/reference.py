@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bb6f17d19783477f
-#   text hash     ef37896e6f86a819
+#   content hash  0500275ccd04c107
+#   text hash     ca675dabb1653d60
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bb6f17d19783477f
-#   text hash     46851780c8c3f490
+#   content hash  0500275ccd04c107
+#   text hash     935a14c95f12e55f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b2e50a73eeaaa8b4
-#   text hash     e3ef757ede8f4030
+#   content hash  65cf26cde741e63f
+#   text hash     e022befce4a723dd
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b2e50a73eeaaa8b4
-#   text hash     cf409b74a870c322
+#   content hash  65cf26cde741e63f
+#   text hash     edbb0b42148ee792
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

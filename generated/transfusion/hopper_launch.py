@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b2e50a73eeaaa8b4
-#   text hash     634ced564a73d000
+#   content hash  65cf26cde741e63f
+#   text hash     228d8d9f486090a6
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b2e50a73eeaaa8b4
-#   text hash     14e98439640a259e
+#   content hash  65cf26cde741e63f
+#   text hash     7d096775fd9e186a
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b2e50a73eeaaa8b4
-#   text hash     0c8e70599ef93a7f
+#   content hash  65cf26cde741e63f
+#   text hash     66224c82e961feac
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3985d3a53023fc24
-#   text hash     7038ee16e476749f
+#   content hash  d9faf66c9d52e8e5
+#   text hash     29ccf9b8f58bd6e3
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

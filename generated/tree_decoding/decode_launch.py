@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3985d3a53023fc24
-#   text hash     370895572265fe04
+#   content hash  d9faf66c9d52e8e5
+#   text hash     7ef876144d227ff9
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

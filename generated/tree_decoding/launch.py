@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3985d3a53023fc24
-#   text hash     17d33813b94e1ab6
+#   content hash  d9faf66c9d52e8e5
+#   text hash     cb740ca4915d6c7a
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3985d3a53023fc24
-#   text hash     9affc5813985fdb4
+#   content hash  d9faf66c9d52e8e5
+#   text hash     8a958e4da6ee3d54
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

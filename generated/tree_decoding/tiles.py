@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3985d3a53023fc24
-#   text hash     6e8163eee9612e15
+#   content hash  d9faf66c9d52e8e5
+#   text hash     d171a7b691b208bd
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -15,18 +15,19 @@ ROOT = Path(__file__).parents[2]
 CODE = """
 import sys
 from pathlib import Path
+import unformatted
 from attnforge.gpu import compile
 targets = compile.targets(["sm_90"])
 from attnforge.language import spec
 from attnforge.plan import plan
-from attnforge.render import emit, render
+from attnforge.render import emit
 from attnforge.source import resources
 
 folder = Path(sys.argv[1])
 path = folder / "some.yaml"
 found = spec.load(path, terms=resources.terms_for(path))
 planned = plan.build(found)
-package = emit.Package("some", "some.yaml", path, render.render(found))
+package = emit.Package("some", "some.yaml", path, unformatted.files(found))
 cases = compile.cases(package, planned, folder, int(sys.argv[2]), "bf16").of("sm_90")
 for case in cases[-3:]:
     made = compile.measured(case, targets["sm_90"])
@@ -43,7 +44,9 @@ SPECS = {
 @pytest.mark.parametrize(("name", "width"), [("causal", 64), *((name, 128) for name in SPECS), ("causal", 256)])
 def test_kernels_compile(tmp_path: Path, name: str, width: int) -> None:
     (tmp_path / "some.yaml").write_text(f"name: some\nexports: [decode]\n{SPECS[name]}\n")
-    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"PYTHONPATH": str(ROOT / "generator")}
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {
+        "PYTHONPATH": os.pathsep.join(str(ROOT / name) for name in ("generator", "tests"))
+    }
     command = [sys.executable, "-c", CODE, str(tmp_path), str(width)]
     done = subprocess.run(command, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -11,6 +11,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from triton.language import core, semantic
 from triton.runtime import interpreter as triton_interpreter
 
 from attnforge.gpu import interpreter
@@ -92,3 +93,40 @@ def test_overflow_is_worked_out_only_where_it_is_told(debug: bool, monkeypatch: 
         found.append(out.tolist())
         interpreter.skip_unused_checks()
     assert found[0] == found[1] and builder.options.sanitize_overflow == debug
+
+
+@triton.jit
+def _of_types(out_ptr, x_ptr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    row, column = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
+    x = tl.load(x_ptr + row[:, None] * COLUMNS + column[None, :]).to(tl.float16)
+    kept = (row[:, None] <= column[None, :]) & (tl.sum(x, 1) > 0)[:, None]
+    y = tl.dot(tl.where(kept, x, 0.0), x.T).to(tl.float32) + row[:, None] * 2 - tl.max(x, 1)[None, :]
+    tl.store(out_ptr + row[:, None] * ROWS + row[None, :], y)
+
+
+def test_types_are_those_that_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    owners = (
+        (triton_interpreter, "_get_np_dtype"),
+        (core.block_type, "__init__"),
+        (core.tensor, "__init__"),
+        (semantic.TritonSemantic, "broadcast_impl_value"),
+    )
+    for owner, name in owners:
+        own = getattr(owner, name)
+        monkeypatch.setattr(owner, name, getattr(own, "__wrapped__", own))
+    asked: list[tuple[object, ...]] = []
+    make = core.block_type.__init__
+    monkeypatch.setattr(core.block_type, "__init__", lambda *given: asked.append(given) or make(*given))
+    found, counts = [], []
+    for remembered in (False, True):
+        if remembered:
+            interpreter.remember_types()
+        for rows, columns in ((4, 8), (8, 4), (4, 8)):
+            x = torch.arange(rows * columns, dtype=torch.float32).view(rows, columns) % 7 - 3
+            out = torch.zeros(rows, rows)
+            _of_types[(2,)](out, x, rows, columns)
+            found.append(out)
+        counts.append(len(asked))
+    assert all(map(torch.equal, found[:3], found[3:]))
+    assert found[0].any() and not torch.equal(found[0], found[1])
+    assert counts[1] - counts[0] < counts[0] / 4

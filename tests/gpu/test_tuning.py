@@ -192,21 +192,23 @@ def test_candidates_own_the_larger_side() -> None:
         assert owned == ({64, 128} if kernel == "backward_dkv" else {64, 128, 256})
 
 
+PLACES = os.pathsep.join(map(str, (Path(attnforge.__file__).parents[1], Path(__file__).parents[1])))
 SEARCH = """
 import sys
 from pathlib import Path
+import unformatted
 from attnforge.gpu import bench, calls, tuning
 from attnforge.language import spec
 from attnforge.plan import tiles
 from attnforge.plan.tiles import Tile
-from attnforge.render import emit, render
+from attnforge.render import emit
 from attnforge.source import resources
 
 
 def search_of(arch, *sizes, name="causal"):
     path = resources.variants()[name]
     loaded = spec.load(path, terms=resources.terms_for(path))
-    package = emit.Package(name, loaded.source, path, render.render(loaded))
+    package = emit.Package(name, loaded.source, path, unformatted.files(loaded))
     search = tuning.Search(loaded, package, calls.Sizes(*sizes), Path(sys.argv[1]))
     search.__dict__["arch"] = arch
     return search
@@ -226,7 +228,7 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 def test_tiles_are_compiled_side_by_side_without_a_gpu(tmp_path: Path) -> None:
-    env = os.environ | {"PYTHONPATH": str(Path(attnforge.__file__).parents[1]), "TRITON_CACHE_DIR": str(tmp_path)}
+    env = os.environ | {"PYTHONPATH": PLACES, "TRITON_CACHE_DIR": str(tmp_path)}
     env.pop("TRITON_INTERPRET", None)
     script = tmp_path / "script.py"
     script.write_text(COMPILED)
@@ -267,7 +269,7 @@ print(table == before)
 def test_a_tile_is_tried_in_the_place_of_the_present_ones(
     name: str, kernels: tuple[tuple[str, int], ...], tmp_path: Path
 ) -> None:
-    env = os.environ | {"PYTHONPATH": str(Path(attnforge.__file__).parents[1]), "TRITON_INTERPRET": "1"}
+    env = os.environ | {"PYTHONPATH": PLACES, "TRITON_INTERPRET": "1"}
     done = subprocess.run([sys.executable, "-c", TRIED, str(tmp_path), name], env=env, capture_output=True, text=True)
     assert done.stdout.splitlines() == [
         f"{kernel} {made} (64, 32, 8, 1) 0.25 gives something else" for kernel, made in kernels

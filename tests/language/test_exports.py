@@ -22,6 +22,38 @@ def test_a_spec_asks_for_decoding(tmp_path: Path) -> None:
     assert load(tmp_path, "mask: [causal]").exports == ()
 
 
+def test_a_name_that_switches_on_other_code_has_no_layers(tmp_path: Path) -> None:
+    path = tmp_path / "flash1.yaml"
+    path.write_text("name: flash1\nmask: [causal]\nexports: [transformers]\n")
+    told = "flash1.yaml:3:11: error: transformers: 'flash' in a name switches on other code of transformers"
+    with pytest.raises(SpecError, match=told):
+        spec.load(path, terms=resources.terms_for(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "seen", "window"),
+    [
+        ("mask: [causal, sliding_window: {size: 7}]", "causal", 7),
+        ("mask: [sliding_window: {size: runtime}, expr: q - k >= 0]", "causal", "window"),
+        ("mask: [chunked: {size: 8}]", "causal", None),
+        ("mask: [prefix_lm]", "prefix", None),
+        ("mask: [any: [causal, expr: k < 4]]", "all", None),
+        ("mask: [expr: k <= q + few]\ninputs: {few: {axes: [], dtype: int}}", "all", None),
+        ("score: [bias]", "all", None),
+    ],
+)
+def test_masks_tell_which_layers_a_spec_is_for(tmp_path: Path, text: str, seen: str, window: int | str | None) -> None:
+    said = load(tmp_path, text).layers
+    assert (said.seen, said.window) == (seen, window)
+
+
+def test_scores_tell_of_caps_biases_and_positions(tmp_path: Path) -> None:
+    said = load(tmp_path, "score: [softcap: {cap: 5}, bias]").layers
+    assert (said.cap, said.bias, said.reads_q, said.moves) == (5.0, True, False, True)
+    said = load(tmp_path, "mask: [causal]\nscore: [alibi]").layers
+    assert (said.cap, said.bias, said.reads_q, said.moves) == (None, False, True, False)
+
+
 @pytest.mark.parametrize(
     ("text", "place", "told"),
     [
@@ -36,6 +68,31 @@ def test_a_spec_asks_for_decoding(tmp_path: Path) -> None:
             "exports: [decode]\nscore: [expr: score * out]\ninputs: {out: {axes: [head]}}",
             "2:11",
             "decode: 'out' is a keyword that decoding has anyway",
+        ),
+        (
+            "rope: {layout: half}\nmask: [causal]\nexports: [decode, transformers]",
+            "4:19",
+            "transformers: layers rotate q and k before they call attention",
+        ),
+        (
+            "algorithm: flash1\nexports: [transformers]",
+            "3:11",
+            "transformers: the algorithm flash1 has the forward pass alone",
+        ),
+        (
+            "layout: packed\nmask: [prefix_lm]\nexports: [transformers]",
+            "4:11",
+            "transformers: prefix_lm needs the dense layout",
+        ),
+        (
+            "score: [alibi]\nexports: [transformers]",
+            "3:11",
+            "transformers: terms that read q need a causal spec",
+        ),
+        (
+            "mask: [causal]\nscore: [expr: score * key]\ninputs: {key: {axes: [head]}}\nexports: [transformers]",
+            "5:11",
+            "transformers: 'key' is what layers hand over anyway",
         ),
     ],
 )

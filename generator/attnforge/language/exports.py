@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 
 from ..expressions.inputs import Input
 from ..source.errors import Problems, near
 from ..source.located_yaml import Value
 from .algorithm import Algorithm
+from .layers import LayerTerms
 
-EXPORTS = ("decode",)
 # keywords of `attend_with_cache` and `append` beside those of `attention`
 _OF_DECODING = frozenset(
     (
@@ -26,16 +27,49 @@ _OF_DECODING = frozenset(
         "v_scale",
     )
 )
+# what transformers' layers hand to an attention function themselves
+_OF_LAYERS = frozenset(
+    (
+        "module",
+        "query",
+        "key",
+        "value",
+        "attention_mask",
+        "dropout",
+        "scaling",
+        "sliding_window",
+        "softcap",
+        "s_aux",
+        "position_bias",
+        "is_causal",
+        "cache",
+        "cu_seq_lens_q",
+        "cu_seq_lens_k",
+        "max_length_q",
+        "max_length_k",
+        "output_attentions",
+        "position_ids",
+    )
+)
+# in the name of an attention function they switch on other code of transformers
+LOADED_WORDS = ("flash", "sdpa", "flex")
 
 
-def read(
-    value: Value | None,
-    keywords: Collection[str],
-    inputs: Collection[Input],
-    dropout: bool,
-    algorithm: Algorithm,
-    problems: Problems,
-) -> tuple[str, ...]:
+@dataclass(frozen=True)
+class Candidate:
+    """What decides on which exports a spec can have."""
+
+    name: str
+    keywords: Collection[str]
+    inputs: Collection[Input]
+    layers: LayerTerms
+    packed: bool
+    rope: bool
+    dropout: bool
+    algorithm: Algorithm
+
+
+def read(value: Value | None, spec: Candidate, problems: Problems) -> tuple[str, ...]:
     """The exports that a spec asks for; tells those that it cannot have, and why."""
     if value is None:
         return ()
@@ -51,22 +85,40 @@ def read(
             problems.add(item.at, f"{item.data} stands twice")
         else:
             found.append(str(item.data))
-            for why in _no_decoding(keywords, inputs, dropout, algorithm):
-                problems.add(item.at, f"decode: {why}")
+            for why in EXPORTS[str(item.data)](spec):
+                problems.add(item.at, f"{item.data}: {why}")
     return tuple(found)
 
 
-def _no_decoding(
-    keywords: Collection[str], inputs: Collection[Input], dropout: bool, algorithm: Algorithm
-) -> Iterator[str]:
+def _no_decoding(spec: Candidate) -> Iterator[str]:
     """Why there is no decoding of a spec."""
-    for name in sorted(_OF_DECODING.intersection(keywords)):
+    for name in sorted(_OF_DECODING.intersection(spec.keywords)):
         yield f"{name!r} is a keyword that decoding has anyway; call the input otherwise"
-    if not algorithm.backward:
-        yield f"the algorithm {algorithm.name} is an earlier order of the whole forward pass; leave algorithm out"
-    if dropout:
+    if not spec.algorithm.backward:
+        yield f"the algorithm {spec.algorithm.name} is an earlier order of the whole forward pass; leave algorithm out"
+    if spec.dropout:
         yield "dropout is for training; decode with a spec that leaves dropout out"
-    for given in inputs:
+    for given in spec.inputs:
         if given.scan:
             why = "needs the running sum of every cached token, which a cache does not hold"
             yield f"{given.name} is summed over tokens: that {why}"
+
+
+def _no_layers(spec: Candidate) -> Iterator[str]:
+    """Why transformers' layers cannot call a spec."""
+    for word in LOADED_WORDS:
+        if word in spec.name:
+            yield f"{word!r} in a name switches on other code of transformers; call the spec otherwise"
+    for name in sorted(_OF_LAYERS.intersection(spec.keywords)):
+        yield f"{name!r} is what layers hand over anyway; call the input otherwise"
+    if not spec.algorithm.backward:
+        yield f"the algorithm {spec.algorithm.name} has the forward pass alone; leave algorithm out"
+    if spec.rope:
+        yield "layers rotate q and k before they call attention; leave rope out"
+    if spec.packed and spec.layers.seen == "prefix":
+        yield "prefix_lm needs the dense layout, as layers tell of prefixes by batch entry"
+    if spec.layers.seen == "all" and spec.layers.reads_q:
+        yield "terms that read q need a causal spec, as other layers do not tell where their queries stand"
+
+
+EXPORTS: dict[str, Callable[[Candidate], Iterator[str]]] = {"decode": _no_decoding, "transformers": _no_layers}

@@ -15,10 +15,11 @@ from ..source import suggestions
 from ..source.errors import Location, Problems, near
 from ..source.fields import Fields, number
 from ..source.located_yaml import Value, read
-from . import algorithm, domain, exports, lost_gradients, names, rope
+from . import algorithm, domain, exports, layers, lost_gradients, names, rope
 from .algorithm import FLASH2, Algorithm
 from .declarations import read_inputs
 from .domain import Domain
+from .layers import ALL_KEYS, LayerTerms
 from .rope import Rope
 from .terms import Library, Term
 
@@ -67,6 +68,7 @@ class Spec:
     algorithm: Algorithm = FLASH2
     inputs: tuple[Input, ...] = ()  # in the order of the keywords
     options: tuple[RuntimeOption, ...] = ()
+    layers: LayerTerms = ALL_KEYS  # what it says in the words of a model's layers
     exports: tuple[str, ...] = ()  # further files of the package
     text: str = ""  # the canonical text of the spec and its terms, for the content hash
 
@@ -132,7 +134,9 @@ class _Loader:
         self._unread(fields)
         dropped = fields.truth("dropout")
         given = tuple(order.seen(k.meaning) for k in self.keywords.values() if isinstance(k.meaning, Input))
-        wanted = exports.read(fields.get("exports"), self.keywords, given, dropped, order, self.problems)
+        said = layers.of([(m.label, m.keep) for m in masks], [(s.label, s.score) for s in scores])
+        candidate = exports.Candidate(name, self.keywords, given, said, packed, turned is not None, dropped, order)
+        wanted = exports.read(fields.get("exports"), candidate, self.problems)
         plain = {"spec": document.plain(), "terms": {n: t.plain for n, t in sorted(self.used.items())}}
         return Spec(
             name,
@@ -151,6 +155,7 @@ class _Loader:
             order,
             given,
             tuple(k.meaning for k in self.keywords.values() if isinstance(k.meaning, RuntimeOption)),
+            said,
             wanted,
             json.dumps(plain, sort_keys=True, ensure_ascii=False),
         )

@@ -14,7 +14,7 @@ from typing import Any
 import jinja2
 
 from .. import __version__
-from ..export import flex
+from ..export import flex, transformers
 from ..language.spec import Spec
 from ..plan import explanation, plan, reference, statements
 from ..source import resources
@@ -34,6 +34,7 @@ _DECODING = {
     "decode_launch.py": "decode/launch.py.jinja",
     "decode_kernels.py": "decode/kernels.py.jinja",
 }
+_LAYERS = {"transformers.py": "transformers/transformers.py.jinja"}
 
 # the same bytes in every package, and in each that decodes
 _SHARED = {
@@ -53,6 +54,7 @@ def render(spec: Spec) -> dict[str, str]:
     values = _values(spec)
     files = _FILES | {f"{name}.py": f"hopper/{name}.py.jinja" for name in hopper_files(values["plan"])}
     files |= _DECODING if values["plan"].decode else {}
+    files |= _LAYERS if values["transformers"] else {}
     own = {name.format(name=spec.name): _file(template, values) for name, template in files.items()}
     shared = _SHARED | (_SHARED_DECODING if values["plan"].decode else {})
     return own | {name: _shared(template) for name, template in shared.items()}
@@ -86,6 +88,7 @@ def _values(spec: Spec) -> dict[str, Any]:
     return {
         "plan": planned,
         "oracle": oracle,
+        "transformers": transformers.build(spec, planned.arguments) if "transformers" in spec.exports else None,
         "explanation": explanation.text(planned, oracle.description),
         "header": header.write(spec.source, *content, *tuned).rstrip("\n"),
     }

@@ -1,0 +1,183 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/causal.yaml
+#   content hash  26f97a545e1c6cc6
+#   text hash     eff74034a9714cd6
+#   render with   attnforge render specs/causal.yaml
+"""The package as the attention of models of the library transformers: `register` gives it a name there.
+
+Written for transformers 5.23. A layer whose window, cap, sinks, bias or mask is not the spec's is refused.
+"""
+
+from __future__ import annotations
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
+
+from . import runtime
+from .api import attention
+
+SPEC = "causal"
+
+
+def register(name: str = f"attnforge_{SPEC}") -> str:
+    """The name, once models may be given it as `attn_implementation`."""
+    for word in ("flash", "sdpa", "flex", "eager", "/", "|"):
+        if word in name:
+            raise ValueError(f"name: {word!r} in it switches on other code of transformers, got {name!r}")
+    AttentionInterface.register(name, attend)
+    AttentionMaskInterface.register(name, mask)
+    return name
+
+
+def attend(
+    module,
+    query,
+    key,
+    value,
+    attention_mask,
+    dropout=0.0,
+    scaling=None,
+    sliding_window=None,
+    softcap=None,
+    s_aux=None,
+    position_bias=None,
+    is_causal=None,
+    **kwargs,
+):
+    """(out, None): what a layer takes for its attention, out (B, Tq, Hq, Dv), and for the weights.
+
+    query (B, Hq, Tq, D), key (B, Hkv, Tk, D) and value (B, Hkv, Tk, Dv), rotated where the model does so
+    attention_mask: what `mask` gave, or None
+    """
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", True)
+    if not is_causal:
+        raise ValueError(f"{SPEC}: expected a causal layer, as the spec hides later keys; this one is not")
+    if sliding_window is not None:
+        raise ValueError(f"{SPEC}: the layer has a window of {sliding_window} keys, the spec none")
+    if softcap is not None:
+        raise ValueError(f"{SPEC}: the layer caps scores at {softcap}, the spec does not: it needs a softcap")
+    if s_aux is not None:
+        raise ValueError(f"{SPEC}: the layer has sinks, the spec none: it needs sink: true")
+    if position_bias is not None:
+        raise ValueError(f"{SPEC}: the layer adds a bias, the spec none: it needs the term bias")
+    if dropout:
+        raise ValueError(f"{SPEC}: the layer drops a share {dropout} of the weights, the spec none")
+    if kwargs.get("output_attentions"):
+        raise ValueError(f"{SPEC}: weights are never in memory: output_attentions needs eager")
+    if kwargs.get("cache") is not None:
+        raise ValueError(f"{SPEC}: pages of continuous batching need another attention")
+    if kwargs.get("cu_seq_lens_q") is not None:
+        raise ValueError(f"{SPEC}: cu_seq_lens_q packs sequences: this takes a spec with layout: packed")
+    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+    out = attention(
+        q,
+        k,
+        v,
+        **_rows(attention_mask),
+        scale=scaling,
+    )
+    return out, None
+
+
+def mask(
+    batch_size,
+    q_length,
+    kv_length,
+    q_offset=0,
+    kv_offset=0,
+    mask_function=causal_mask_function,
+    attention_mask=None,
+    local_size=None,
+    use_vmap=False,
+    device="cpu",
+    **kwargs,
+):
+    """Where entries' keys begin and end, and the first query's position: int32 (B, 3, 1, 1); None where all line up.
+
+    The four axes are those of a mask, which models hand on unread. attention_mask (B, tokens so far) may be padded on
+    either side, without holes.
+    """
+    if use_vmap:
+        raise ValueError(f"{SPEC}: the model joins a mask of its own to the usual one; write it into the spec")
+    if mask_function is bidirectional_mask_function:
+        raise ValueError(f"{SPEC}: the model asks for a mask that shows later keys, the spec hides them")
+    wait = _may_wait(q_length, device)
+    if mask_function is not causal_mask_function and q_length > 1:
+        before, after = _neighbours(mask_function, batch_size, kv_length, device)
+        told = f"{SPEC}: position_ids pack sequences, or blocks see later keys: this takes layout: packed or prefix_lm"
+        _check((before | (local_size == 1)).all() & ~after.any(), told, wait)
+    lined = isinstance(q_offset, int) and q_offset + q_length == kv_offset + kv_length
+    if lined and _is_full(attention_mask, kv_offset + kv_length, wait):
+        return None
+    first, end = _keys(attention_mask, batch_size, kv_length, kv_offset, device, wait)
+    return _columns(first, end, q_offset - kv_offset - first)
+
+
+def _rows(attention_mask):
+    """The keywords of `attention` by what `mask` made."""
+    if attention_mask is None:
+        return {}
+    first, end, start = _numbers(attention_mask)
+    return {"k_starts": first, "k_lens": end, "q_start": start}
+
+
+def _neighbours(mask_function, batch_size, kv_length, device):
+    """Whether a query sees the key before its own, and whether the one before sees its key: (B, kv_length - 1) both."""
+    entry, here = torch.arange(batch_size, device=device)[:, None], torch.arange(1, kv_length, device=device)[None]
+    head = torch.zeros((), dtype=torch.int64, device=device)
+    seen = (mask_function(entry, head, q, k) for q, k in ((here, here - 1), (here - 1, here)))
+    return tuple(x.expand(batch_size, kv_length - 1) for x in seen)
+
+
+def _may_wait(q_length, device):
+    """Whether a look at values on the device may wait for it: once in a pass over more than one token."""
+    if q_length == 1 or torch.compiler.is_compiling():
+        return False
+    return torch.device(device).type != "cuda" or not torch.cuda.is_current_stream_capturing()
+
+
+def _check(holds, told, wait):
+    """An error if something does not hold: here, or on the device where nothing waits for it."""
+    if not wait:
+        runtime.assert_on_device(holds, told)
+    elif not holds:
+        raise ValueError(told)
+
+
+def _is_full(attention_mask, tokens, wait):
+    """Whether it is known that nothing is padded."""
+    if attention_mask is None:
+        return True
+    return wait and attention_mask.shape[1] >= tokens and bool(attention_mask.all())
+
+
+def _keys(attention_mask, batch_size, kv_length, kv_offset, device, wait):
+    """The rows (B,) of each entry's first key and behind its last one."""
+    if attention_mask is None:
+        first = torch.zeros(batch_size, dtype=torch.int32, device=device)
+        return first, first + kv_length
+    held = attention_mask[:, kv_offset : kv_offset + kv_length].to(torch.int32)
+    first, count = held.argmax(1), held.sum(1)
+    row = torch.arange(held.shape[1], device=held.device)
+    run = (row >= first[:, None]) & (row < (first + count)[:, None])
+    _check(
+        (run == held).all(), f"{SPEC}: expected an attention_mask with padding on the left or right, got holes", wait
+    )
+    return first, first + count
+
+
+def _columns(*columns):
+    """Numbers of each entry (B,) with the four axes of a mask."""
+    return torch.stack(torch.broadcast_tensors(*columns), 1).to(torch.int32)[:, :, None, None]
+
+
+def _numbers(attention_mask):
+    """The columns of what `mask` made."""
+    made = isinstance(attention_mask, torch.Tensor) and attention_mask.dtype == torch.int32
+    if not made or attention_mask.dim() != 4 or attention_mask.shape[2:] != (1, 1):
+        got = getattr(attention_mask, "shape", type(attention_mask).__name__)
+        raise ValueError(f"{SPEC}: expected no ready mask, but a 2-D attention_mask of the model, got {got}")
+    return attention_mask[:, :, 0, 0].unbind(1)

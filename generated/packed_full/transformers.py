@@ -1,0 +1,123 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/packed_full.yaml
+#   content hash  b7d60203af8a895c
+#   text hash     94e06d46adcb476b
+#   render with   attnforge render specs/packed_full.yaml
+"""The package as the attention of models of the library transformers: `register` gives it a name there.
+
+Written for transformers 5.23. A layer whose window, cap, sinks, bias or mask is not the spec's is refused.
+"""
+
+from __future__ import annotations
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
+
+from .api import attention
+
+SPEC = "packed_full"
+
+
+def register(name: str = f"attnforge_{SPEC}") -> str:
+    """The name, once models may be given it as `attn_implementation`."""
+    for word in ("flash", "sdpa", "flex", "eager", "/", "|"):
+        if word in name:
+            raise ValueError(f"name: {word!r} in it switches on other code of transformers, got {name!r}")
+    AttentionInterface.register(name, attend)
+    AttentionMaskInterface.register(name, mask)
+    return name
+
+
+def attend(
+    module,
+    query,
+    key,
+    value,
+    attention_mask,
+    dropout=0.0,
+    scaling=None,
+    sliding_window=None,
+    softcap=None,
+    s_aux=None,
+    position_bias=None,
+    is_causal=None,
+    **kwargs,
+):
+    """(out, None): what a layer takes for its attention, out (B, Tq, Hq, Dv), and for the weights.
+
+    query (B, Hq, Tq, D), key (B, Hkv, Tk, D) and value (B, Hkv, Tk, Dv), rotated where the model does so
+    attention_mask: what `mask` gave, or None
+    """
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", True)
+    if is_causal:
+        raise ValueError(f"{SPEC}: expected a layer that is not causal, as the spec shows later keys; this one is")
+    if sliding_window is not None:
+        raise ValueError(f"{SPEC}: the layer has a window of {sliding_window} keys, the spec none")
+    if softcap is not None:
+        raise ValueError(f"{SPEC}: the layer caps scores at {softcap}, the spec does not: it needs a softcap")
+    if s_aux is not None:
+        raise ValueError(f"{SPEC}: the layer has sinks, the spec none: it needs sink: true")
+    if position_bias is not None:
+        raise ValueError(f"{SPEC}: the layer adds a bias, the spec none: it needs the term bias")
+    if dropout:
+        raise ValueError(f"{SPEC}: the layer drops a share {dropout} of the weights, the spec none")
+    if kwargs.get("output_attentions"):
+        raise ValueError(f"{SPEC}: weights are never in memory: output_attentions needs eager")
+    if kwargs.get("cache") is not None:
+        raise ValueError(f"{SPEC}: pages of continuous batching need another attention")
+    q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))
+    out = attention(
+        q,
+        k,
+        v,
+        **_cuts(attention_mask, query, key, kwargs),
+        scale=scaling,
+    )
+    return out.unflatten(0, query.shape[:3:2]), None
+
+
+def mask(
+    batch_size,
+    q_length,
+    kv_length,
+    q_offset=0,
+    kv_offset=0,
+    mask_function=causal_mask_function,
+    attention_mask=None,
+    local_size=None,
+    use_vmap=False,
+    device="cpu",
+    **kwargs,
+):
+    """None: cuts come with the batch, cu_seq_lens_q and cu_seq_lens_k, or each of its rows is a sequence."""
+    if use_vmap:
+        raise ValueError(f"{SPEC}: the model joins a mask of its own to the usual one; write it into the spec")
+    if mask_function is not bidirectional_mask_function:
+        raise ValueError(f"{SPEC}: the model asks for a mask that hides keys, the spec shows all")
+    if attention_mask is not None:
+        raise ValueError(f"{SPEC}: padding takes a spec of the dense layout; leave attention_mask out if there is none")
+    if not isinstance(q_offset, int) or q_offset or kv_offset:
+        raise ValueError(f"{SPEC}: a cache takes a spec of the dense layout")
+    return None
+
+
+def _cuts(attention_mask, query, key, kwargs):
+    """The keywords of `attention` by what comes with the batch, or by its rows."""
+    if kwargs.get("cu_seq_lens_q") is not None:
+        cuts = {f"cu_seqlens_{x}": kwargs[f"cu_seq_lens_{x}"].to(torch.int32) for x in "qk"}
+        return cuts | {f"max_seqlen_{x}": kwargs[f"max_length_{x}"] for x in "qk"}
+    if attention_mask is not None:
+        raise ValueError(f"{SPEC}: expected no ready mask, got a {type(attention_mask).__name__}")
+    if torch.compiler.is_compiling():
+        raise ValueError(f"{SPEC}: compiled models get sequences by cu_seq_lens_q and cu_seq_lens_k")
+    rows = {}
+    for x, states in (("q", query), ("k", key)):
+        batch, _, length, _ = states.shape
+        rows[f"cu_seqlens_{x}"] = torch.arange(
+            0, batch * length + 1, max(length, 1), dtype=torch.int32, device=query.device
+        )
+        rows[f"max_seqlen_{x}"] = length
+    return rows

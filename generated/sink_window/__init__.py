@@ -1,0 +1,15 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/sink_window.yaml
+#   content hash  622fa961415fb7cc
+#   text hash     19bd84204bee273b
+#   render with   attnforge render specs/sink_window.yaml
+"""Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
+
+After gpt-oss (OpenAI, 2025), arXiv:2508.10925, its layers of both kinds after their rotation.
+"""
+
+from .api import attention
+from .reference import reference
+
+__all__ = ["attention", "reference"]

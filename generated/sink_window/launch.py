@@ -1,0 +1,157 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/sink_window.yaml
+#   content hash  622fa961415fb7cc
+#   text hash     a2f85668f5dc732e
+#   render with   attnforge render specs/sink_window.yaml
+"""The operators that PyTorch can differentiate and compile, and what each kernel gets."""
+
+import torch
+
+from . import kernels, runtime, tiles
+
+LOG2E = kernels.LOG2E.value
+
+
+def attend(q, k, v, entries, sinks, in_window, scale):
+    """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys and sink."""
+    # -inf * 0 would be NaN where the kernels apply the scale
+    return _attend(q, k, v, entries, sinks, in_window, max(scale, 1e-37))
+
+
+def natural(lse):
+    """The LSE as users know it."""
+    return torch.where(lse == float("inf"), float("-inf"), lse / LOG2E)
+
+
+@runtime.Operator
+def _attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, entries: torch.Tensor | None, sinks: torch.Tensor,
+    in_window: int, scale: float,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    out, lse = _outputs(q, v, entries)
+    if out.numel() == 0 or k.numel() == 0:
+        lse.copy_(_log2_units(sinks)[:, None])
+        lse = lse if entries is None else lse.masked_fill(entries[:, 1, None, None] == 0, float("inf"))
+        return out.zero_(), lse
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, sinks)
+    q, k, v = cache.readable(q, k, v)
+
+    def launch(block_m, block_n, warps, stages, kernels=kernels):
+        runtime.launch(
+            cache, kernels.forward, (block_m, block_n), (q, k, v, out, lse, entries, float(scale), in_window, sinks),
+            grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
+            from_shapes=lambda: dict(
+                _common(q, k, v, entries, block_m, block_n),
+                sinks_stride_head=runtime.stride(sinks, 0), TILE_AXIS=runtime.tile_axis(q.shape[1], block_m),
+                num_warps=warps, num_stages=stages,
+            ),
+        )  # fmt: skip
+
+    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1], entries)
+    return out, lse
+
+
+def _outputs(q, v, entries):
+    batch, rows, heads, _ = q.shape
+    return runtime.outputs(q, (batch, rows, heads, v.shape[-1]), (batch, heads, rows), entries)
+
+
+@_attend.register_fake
+def _(q, k, v, entries, sinks, in_window, scale):
+    return _outputs(q, v, entries)
+
+
+def _common(q, k, v, entries, block_m, block_n):
+    """Values that several kernels take alike, by parameter: a launch hands on those that its kernel has."""
+    return dict(
+        q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
+        v_desc=runtime.tile_source(v, block_n, entries), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
+        GROUP=q.shape[-2] // k.shape[-2], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
+        BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v), PRECISION=runtime.precision(q),
+        D=q.shape[-1],
+    )  # fmt: skip
+
+
+@runtime.Operator
+def _differentiate(
+    out: torch.Tensor, lse: torch.Tensor, dout: torch.Tensor, dlse: torch.Tensor | None, wanted: list[bool],
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, entries: torch.Tensor | None, sinks: torch.Tensor,
+    in_window: int, scale: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    if out.numel() == 0 or k.numel() == 0:
+        *gradients, dsinks = (x.zero_() for x in runtime.empty_gradients(wanted, q, k, v, sinks))
+        if wanted[-1] and dlse is not None:
+            dsinks = _sink_gradient(sinks, lse, -dlse * LOG2E)
+        return *gradients, dsinks
+    dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v, entries=entries)
+    cache = runtime.LaunchCache.of(
+        "differentiate", q, k, v, entries, sinks, out, dout, lse.data_ptr() % 16, dlse is None, *wanted,
+    )  # fmt: skip
+    q, k, v, out, dout = cache.readable(q, k, v, out, dout)
+    dlse = None if dlse is None else dlse.contiguous()
+    delta = torch.empty_like(lse) if entries is None else torch.zeros_like(lse)
+    if entries is None and runtime.differentiated(  # on Hopper GPUs, all at once
+        cache, tiles, wanted[:3], k.shape[1], q, k, v, entries, sinks, in_window, scale, out, lse, dout, dlse,
+        delta, dq, dk, dv,
+    ):  # fmt: skip
+        return (*gradients, _sink_gradient(sinks, lse, delta) if wanted[-1] else q.new_empty(0))
+
+    dq = dq if wanted[0] else runtime.empty_like(q)
+
+    def launch(block_m, block_n, warps, stages):
+        runtime.launch(
+            cache, kernels.backward_dq, (block_m, block_n),
+            (q, k, v, out, dout, dq, lse, dlse, delta, entries, float(scale), in_window),
+            grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
+            from_shapes=lambda: dict(
+                _common(q, k, v, entries, block_m, block_n),
+                out_desc=runtime.tile_source(out, block_m, entries),
+                dout_desc=runtime.tile_source(dout, block_m, entries),
+                TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
+            ),
+        )  # fmt: skip
+
+    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1], entries)
+
+    if wanted[1] or wanted[2]:
+        dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
+
+        def launch(block_m, block_n, warps, stages):
+            runtime.launch(
+                cache, kernels.backward_dkv, (block_m, block_n),
+                (q, k, v, dout, lse, delta, dk, dv, entries, float(scale), in_window),
+                grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout),
+                from_shapes=lambda: dict(
+                    _common(q, k, v, entries, block_m, block_n),
+                    dout_desc=runtime.tile_source(dout, block_m, entries),
+                    lse_desc=runtime.vector_source(lse, block_m if entries is None else None),
+                    delta_desc=runtime.vector_source(delta, block_m if entries is None else None),
+                    TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), num_warps=warps, num_stages=stages,
+                ),
+            )  # fmt: skip
+
+        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1], entries)
+    gradients += [q.new_empty(0) for _ in wanted[3:]]
+    if wanted[-1]:
+        gradients[-1] = _sink_gradient(sinks, lse, delta)
+    return tuple(gradients)
+
+
+@_differentiate.register_fake
+def _(out, lse, dout, dlse, wanted, *inputs):
+    return tuple(runtime.empty_gradients(wanted, *(inputs[i] for i in (0, 1, 2, 4))))
+
+
+_attend.register_gradients(_differentiate, learned=(0, 1, 2, 4), tensors=5)
+
+
+def _log2_units(sinks):
+    """An LSE of nothing but the sinks, as kernels note it."""
+    return torch.where(sinks == float("-inf"), float("inf"), sinks.float() * LOG2E)
+
+
+def _sink_gradient(sinks, lse, delta):
+    """The gradient of the sinks: they have a weight as keys have, but no value."""
+    weight = torch.exp2(sinks.float()[:, None] * LOG2E - lse)
+    return -(weight * delta).sum((0, 2)).sum_to_size(sinks.shape).to(sinks.dtype)

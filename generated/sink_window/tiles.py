@@ -1,0 +1,85 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/sink_window.yaml
+#   content hash  622fa961415fb7cc
+#   text hash     036728370023701c
+#   render with   attnforge render specs/sink_window.yaml
+"""The shapes of tiles that kernels are launched with.
+
+By kernel and by head sizes up to the number, (block_m, block_n, warps, stages): queries and keys of a tile, and what
+the compiler is told. The best stands first; those after it need less shared memory, for GPUs without room for it.
+"""
+
+# float16 and bfloat16, by `architecture` of runtime.py
+TILES_16BIT = {
+    "sm_90": {
+        "forward": {
+            64: ((64, 128, 4, 2), (64, 64, 4, 2), (32, 32, 4, 1)),
+            128: ((128, 64, 4, 2), (64, 64, 4, 2), (64, 32, 4, 2), (32, 32, 4, 1)),
+            256: ((128, 64, 8, 2), (128, 32, 8, 3), (64, 32, 4, 2), (32, 32, 4, 1), (32, 16, 4, 1)),
+        },
+        "backward_dkv": {
+            64: ((64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
+            128: ((64, 64, 4, 2), (32, 64, 4, 1), (32, 32, 4, 1)),
+            256: ((64, 64, 8, 2), (32, 64, 8, 1), (16, 32, 4, 1)),
+        },
+        "backward_dq": {
+            64: ((128, 64, 4, 3), (64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
+            128: ((128, 64, 8, 3), (64, 64, 4, 2), (64, 32, 4, 1), (32, 32, 4, 1)),
+            256: ((128, 32, 8, 3), (64, 32, 4, 2), (64, 32, 4, 1), (32, 16, 4, 1)),
+        },
+    },
+    "sm_80": {
+        "forward": {
+            64: ((128, 64, 4, 3), (128, 64, 4, 2), (64, 64, 4, 2), (32, 32, 4, 1)),
+            128: ((128, 64, 8, 3), (128, 64, 8, 2), (64, 32, 4, 2), (32, 32, 4, 1)),
+            256: ((64, 64, 8, 2), (64, 64, 8, 1), (64, 32, 8, 1), (32, 32, 4, 1), (32, 16, 4, 1)),
+        },
+        "backward_dkv": {
+            64: ((32, 64, 4, 2), (32, 32, 4, 2), (32, 32, 4, 1)),
+            128: ((64, 64, 8, 2), (32, 64, 8, 2), (32, 32, 4, 1)),
+            256: ((32, 32, 8, 2), (16, 32, 4, 1)),
+        },
+        "backward_dq": {
+            64: ((64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
+            128: ((64, 64, 4, 2), (64, 32, 4, 2), (32, 32, 4, 1)),
+            256: ((64, 32, 8, 2), (64, 32, 8, 1), (32, 32, 4, 2), (32, 16, 4, 1)),
+        },
+    },
+}
+
+# float32, on any GPU
+TILES_FP32 = {
+    "forward": {
+        64: ((32, 32, 4, 1),),
+        128: ((32, 64, 8, 1), (32, 32, 4, 1)),
+        256: ((32, 64, 16, 1), (32, 32, 8, 1), (16, 16, 4, 1)),
+    },
+    "backward_dkv": {
+        64: ((16, 32, 4, 1),),
+        128: ((32, 32, 8, 1), (16, 32, 4, 1)),
+        256: ((64, 32, 16, 1), (32, 32, 16, 1), (16, 16, 4, 1)),
+    },
+    "backward_dq": {
+        64: ((16, 32, 4, 1),),
+        128: ((32, 32, 8, 1), (16, 32, 4, 1)),
+        256: ((32, 64, 16, 1), (16, 32, 8, 1), (16, 16, 4, 1)),
+    },
+}
+
+# float16 and bfloat16, by columns of a tile; kernels for Hopper GPUs, a worker of four warps for each 64 queries,
+# backward for each 64 keys
+TILES_HOPPER = {
+    "forward": {
+        64: (192, 128, 12, 3),
+        128: (128, 128, 8, 2),
+        256: (128, 64, 8, 2),
+    },
+    "backward": {
+        64: (128, 128, 8, 2),
+        128: (64, 128, 8, 2),
+    },
+}
+
+# from how many keys of the longest sequence on these kernels outrun the portable ones
+HOPPER_IS_FASTER = {"forward": {}, "backward": {128: 2048}}

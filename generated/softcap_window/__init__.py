@@ -1,0 +1,15 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/softcap_window.yaml
+#   content hash  33f979de1994077c
+#   text hash     09a6f325fbde299d
+#   render with   attnforge render specs/softcap_window.yaml
+"""Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
+
+After Gemma 2 (Google, 2024), arXiv:2408.00118, its layers of both kinds after their rotation.
+"""
+
+from .api import attention
+from .reference import reference
+
+__all__ = ["attention", "reference"]

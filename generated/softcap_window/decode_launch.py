@@ -1,0 +1,115 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/softcap_window.yaml
+#   content hash  33f979de1994077c
+#   text hash     66114a4ed68a7ee2
+#   render with   attnforge render specs/softcap_window.yaml
+"""What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
+
+import torch
+
+from . import decode_kernels as kernels
+from . import runtime
+
+# up to a head size: keys of a tile, warps of 16 rows, stages, keys of a split. They are a matter of nothing else, and so
+# are the bits of a row
+SPLITS_16BIT = {64: (64, 2, 4, 512), 128: (32, 2, 4, 512), 256: (32, 4, 3, 256)}
+SPLITS_FP32 = {64: (32, 2, 4, 512), 128: (32, 4, 3, 256), 256: (16, 4, 3, 256)}
+WHOLE = 2**30  # keys of a split that no sequence fills
+
+
+def split_of(q, k, v, longest):
+    """Rows and keys of a tile, warps, stages and keys of a split for calls with so many new tokens of a sequence."""
+    rows = longest * (q.shape[-2] // k.shape[-2])
+    block_n, warps, stages, keys = (32, 4, 1, 64) if runtime.INTERPRETED else _tile(q, v)
+    if rows > 256:
+        # enough rows to fill a GPU: each program goes through all keys
+        keys = WHOLE
+    elif rows > 16:
+        keys *= 4
+    block_m = min(max(16, runtime.power_of_2(rows)), 16 if runtime.INTERPRETED else 64)
+    return block_m, block_n, warps if block_m == 16 else 2 * warps, stages, keys
+
+
+def _tile(q, v):
+    table = SPLITS_FP32 if q.dtype == torch.float32 else SPLITS_16BIT
+    return next(found for size, found in table.items() if max(q.shape[-1], v.shape[-1]) <= size)
+
+
+def workspace_size(q, k, v, longest, max_seqlen_k):
+    """How many float32 values the parts of all splits take: of each a row of v's width, and its LSE."""
+    splits = runtime.cdiv(max_seqlen_k, split_of(q, k, v, longest)[-1])
+    return q.numel() // q.shape[-1] * splits * (v.shape[-1] + 1)
+
+
+@runtime.on_its_device
+def attend(
+    q, k, v, seq_lens, page_table, cu_seqlens_q, longest, max_seqlen_k, in_window, k_scale, v_scale, scale, parts,
+    out, lse, lse_strides, shapes
+):  # fmt: skip
+    """Fills in out and lse, the latter in natural-log units; q is (tokens, heads, columns), `shapes` are those of all tensors."""
+    if seq_lens.shape[0] == 0 or out.numel() == 0:
+        out.zero_()
+        if lse is not None:
+            lse.fill_(float("-inf"))
+        return
+    sequences, rows = seq_lens.shape[0], longest * (q.shape[1] // k.shape[2])
+    block_m, block_n, warps, stages, split_size = split_of(q, k, v, longest)
+    splits = runtime.cdiv(max_seqlen_k, split_size)
+    if page_table is not None:
+        # the number of a page has to come before its keys: twice the way for as many tiles under way
+        stages = 2 * stages - 1
+    tensors = (q, k, v, seq_lens, page_table, cu_seqlens_q, k_scale, v_scale, parts, out)
+    aligned = tuple(x is None or x.data_ptr() % 16 for x in tensors)
+    cache = runtime.LaunchCache.of("decode", q, shapes, aligned, longest, splits, lse_strides)
+    runtime.launch(
+        cache, kernels.attend_split, (block_m, block_n),
+        (q, k, v, seq_lens, cu_seqlens_q, page_table, parts, float(scale), k_scale, v_scale, in_window, max_seqlen_k),
+        grid=lambda: (splits * runtime.cdiv(rows, block_m) * k.shape[2], sequences),
+        from_shapes=lambda: dict(
+            q_stride_token=q.stride(0), q_stride_head=q.stride(1), k_stride_page=k.stride(0),
+            k_stride_token=k.stride(1), k_stride_head=k.stride(2), v_stride_page=v.stride(0),
+            v_stride_token=v.stride(1), v_stride_head=v.stride(2), k_scale_stride_sequence=runtime.stride(k_scale, 0),
+            k_scale_stride_page=runtime.stride(k_scale, 1), k_scale_stride_token=runtime.stride(k_scale, 2),
+            k_scale_stride_head=runtime.stride(k_scale, 3), v_scale_stride_sequence=runtime.stride(v_scale, 0),
+            v_scale_stride_page=runtime.stride(v_scale, 1), v_scale_stride_token=runtime.stride(v_scale, 2),
+            v_scale_stride_head=runtime.stride(v_scale, 3),
+            pages_stride_sequence=0 if page_table is None else page_table.stride(0), tokens=q.shape[0],
+            longest=longest, Hq=q.shape[1], splits=splits, split_size=split_size, GROUP=q.shape[-2] // k.shape[-2],
+            PAGE=1 if page_table is None else k.shape[1], D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m,
+            BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v),
+            PRECISION=runtime.precision(q), num_warps=warps, num_stages=stages,
+        ),
+    )  # fmt: skip
+    runtime.launch(
+        cache, kernels.join_splits, (),
+        (parts, seq_lens, cu_seqlens_q, out, lse, max_seqlen_k),
+        grid=lambda: (longest, q.shape[1], sequences),
+        from_shapes=lambda: dict(
+            lse_stride_sequence=lse_strides[0], lse_stride_head=lse_strides[1], tokens=q.shape[0], longest=longest,
+            Hq=q.shape[1], splits=splits, split_size=split_size, DV=v.shape[-1], BLOCK_DV=runtime.padded_width(v),
+            BLOCK_S=16, num_warps=4, num_stages=2,
+        ),
+    )  # fmt: skip
+
+
+@runtime.on_its_device
+def append(k_new, v_new, k, v, slot_mapping, k_scale, v_scale, measured):
+    """Puts rows into their slots of a cache; of float8, scales of each row are `measured`, or given."""
+    cache = runtime.LaunchCache.of("append", k_new, v_new, k, v, slot_mapping, k_scale, v_scale, measured)
+    runtime.launch(
+        cache, kernels.append_rows, (),
+        (k_new, v_new, k, v, slot_mapping, k_scale, v_scale),
+        grid=lambda: (k_new.shape[0],),
+        from_shapes=lambda: dict(
+            k_new_stride_token=k_new.stride(0), k_new_stride_head=k_new.stride(1), v_new_stride_token=v_new.stride(0),
+            v_new_stride_head=v_new.stride(1), k_stride_page=k.stride(0), k_stride_token=k.stride(1),
+            k_stride_head=k.stride(2), v_stride_page=v.stride(0), v_stride_token=v.stride(1),
+            v_stride_head=v.stride(2), k_scale_stride_page=runtime.stride(k_scale, 1),
+            k_scale_stride_token=runtime.stride(k_scale, 2), k_scale_stride_head=runtime.stride(k_scale, 3),
+            v_scale_stride_page=runtime.stride(v_scale, 1), v_scale_stride_token=runtime.stride(v_scale, 2),
+            v_scale_stride_head=runtime.stride(v_scale, 3), slots=k.shape[0] * k.shape[1], page_size=k.shape[1],
+            Hkv=k.shape[2], MEASURED=measured, D=k.shape[-1], DV=v.shape[-1], BLOCK_H=runtime.power_of_2(k.shape[2]),
+            BLOCK_D=runtime.padded_width(k), BLOCK_DV=runtime.padded_width(v), num_warps=4,
+        ),
+    )  # fmt: skip

@@ -1,0 +1,405 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/softcap_window.yaml
+#   content hash  33f979de1994077c
+#   text hash     0f1ce395d1d8f066
+#   render with   attnforge render specs/softcap_window.yaml
+"""The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
+
+Programs take items in turns: tiles of BLOCK_M queries, the late ones of a group of heads first, or pairs of a late and
+an early tile. In each program one warp loads, and workers of four warps take 64 of the queries each, side by side:
+
+    load_tiles   waits until a stage of a buffer is free, and has the next tile of keys or of values copied into it
+    work         for each tile of keys: the product that makes its scores, then the one that adds the weighted values of
+                 the tile before; the weights of the first are worked out while the second is under way
+
+A stage is ready once all its bytes have come, and free once every worker is done with it; a barrier counts each.
+Tiles of keys are visited from the last to the first: mixed ones, full ones, and mixed ones again.
+
+Layouts
+    SCORES     [64, BLOCK_N] in registers, as a product leaves them; a quad of threads holds a row
+    OUT        [64, BLOCK_DV], likewise
+    WEIGHTS    [64, BLOCK_N] as the left operand of the product that makes OUT
+    SUMS       [64, 8]: each thread adds up its own columns of SCORES
+    WIDE       [64, BLOCK_DV], 16 bytes of a row in each thread, as memory takes them
+"""
+
+import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
+)  # fmt: skip
+
+from . import runtime
+from .kernels import LOG2E, find_entry, key_tiles, partial_row_sums, tanh
+
+copy_tile = runtime.gluon_copy_of_tiles()
+
+
+@gluon.jit
+def digits(n, order):
+    """A number of items as groups of heads, tiles, and heads within a group: heads run fastest, then tiles."""
+    items, tiles, group, per_item = order
+    of_group = tl.cdiv(tiles, per_item)
+    return n // (of_group * group), n // group % of_group, n % group
+
+
+@gluon.jit
+def add_digits(place, step, order):
+    """The sum of two such numbers, without a division."""
+    items, tiles, group, per_item = order
+    of_group = tl.cdiv(tiles, per_item)
+    head = place[2] + step[2]
+    carry = (head >= group).to(tl.int32)
+    early = place[1] + step[1] + carry
+    further = (early >= of_group).to(tl.int32)
+    return place[0] + step[0] + further, early - further * of_group, head - carry * group
+
+
+@gluon.jit
+def matrix(buffer, i):
+    """Tile i of a buffer, by rows and columns."""
+    tile = buffer.index(i)
+    return tile.reshape([tile.shape[2], tile.shape[3]])
+
+
+@gluon.jit
+def pack(p, dtype: gl.constexpr):
+    """Two weights of 16 bits in each int32: as such they pass from step to step without being taken apart."""
+    even, odd = gl.split(p.reshape([p.shape[0], p.shape[1] // 2, 2]))
+    if dtype == gl.bfloat16:
+        return gl.inline_asm_elementwise("cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,f,f", [even, odd], gl.int32, True, 1)
+    else:
+        return gl.inline_asm_elementwise("cvt.rn.f16x2.f32 $0, $2, $1;", "=r,f,f", [even, odd], gl.int32, True, 1)
+
+
+@gluon.jit
+def unpack(packed, dtype: gl.constexpr, WEIGHTS: gl.constexpr):
+    """The weights as the left operand of a product."""
+    even = packed.to(gl.uint16).to(dtype, bitcast=True)
+    odd = (packed >> 16).to(gl.uint16).to(dtype, bitcast=True)
+    return gl.convert_layout(gl.join(even, odd).reshape([packed.shape[0], packed.shape[1] * 2]), WEIGHTS)
+
+
+@gluon.jit
+def store_rows(ptr, stride, x, first, count, WIDTH: gl.constexpr):
+    """Store rows of a tile below row `count`, the first WIDTH columns of each."""
+    row = first + gl.arange(0, x.shape[0], gl.SliceLayout(1, x.type.layout))
+    column = gl.arange(0, x.shape[1], gl.SliceLayout(0, x.type.layout))
+    inside = (row < count)[:, None] & (column < WIDTH)[None, :]
+    tl.store(ptr + row.to(tl.int64)[:, None] * stride + column[None, :], x.to(ptr.dtype.element_ty), mask=inside)
+
+
+@gluon.jit
+def weigh(
+    m, l, score, k_start, terms, BLOCK_N: tl.constexpr, mixed
+):  # fmt: skip
+    """Weights of one tile of keys, and what the running maximum and the partial sums of their rows become by them."""
+    k_len, scale, q_pos, in_window = terms
+    # [BLOCK_N]
+    k_pos = k_start + gl.arange(0, BLOCK_N, gl.SliceLayout(0, score.type.layout))
+    score = score * (scale / 50.0)
+    score = tanh(score)  # softcap
+    if mixed:
+        keep = k_pos[None, :] <= q_pos[:, None]  # causal
+        keep &= q_pos[:, None] - k_pos[None, :] < in_window  # sliding_window
+        score = tl.where(keep, score, float("-inf"))
+    # [64]
+    m_new = tl.maximum(m, tl.max(score, 1) * (50.0 * LOG2E))
+    # a row that has seen no key yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
+    pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
+    p = tl.exp2(score * (50.0 * LOG2E) - pivot[:, None])  # [64, BLOCK_N]
+    shrink = tl.exp2(m - pivot)  # [64]
+    l *= gl.convert_layout(shrink, gl.SliceLayout(1, l.type.layout))[:, None]
+    l += gl.convert_layout(partial_row_sums(p), l.type.layout, assert_trivial=True)
+    return m_new, l, p, shrink
+
+
+@gluon.jit
+def attend_first(
+    at, m, l, q_tile, k_start, buffers, terms, STAGES: tl.constexpr, BLOCK_N: tl.constexpr, SCORES: tl.constexpr,
+    OUT: tl.constexpr
+):  # fmt: skip
+    """Weights of the first tile of keys, which is mixed or may as well be taken for such."""
+    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
+    stage = at % STAGES
+    mbarrier.wait(k_ready.index(stage), at // STAGES & 1)
+    zeros = gl.full([64, BLOCK_N], 0.0, gl.float32, SCORES)
+    scoring = warpgroup_mma(q_tile, matrix(k_buffer, stage).permute((1, 0)), zeros, use_acc=False, is_async=True)
+    score = warpgroup_mma_wait(0, [scoring])
+    mbarrier.arrive(k_free.index(stage), count=1)
+    m, l, p, shrink = weigh(m, l, score, k_start, terms, BLOCK_N, mixed=True)
+    return gl.convert_layout(shrink, gl.SliceLayout(1, OUT)), m, l, pack(p, v_buffer.dtype)
+
+
+@gluon.jit
+def attend(
+    at, visits, acc, packed, m, l, q_tile, k_start, buffers, terms, STAGES: tl.constexpr, BLOCK_N: tl.constexpr,
+    SCORES: tl.constexpr, OUT: tl.constexpr, WEIGHTS: tl.constexpr, WORKERS: tl.constexpr, WORKER: tl.constexpr,
+    mixed
+):  # fmt: skip
+    """Update (acc, m, l) with the scores of one tile of keys, and acc with the weighted values of the tile before.
+
+    Three workers issue their products in turns: what one then does to its scores, another one's products overlap.
+    """
+    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
+    stage, before = at % STAGES, (at - 1) % STAGES
+    weights = unpack(packed, v_buffer.dtype, WEIGHTS)
+    mbarrier.wait(k_ready.index(stage), at // STAGES & 1)
+    if WORKERS == 3:
+        mbarrier.wait(turns.index(WORKER), at - visits + (WORKER == 0) & 1)
+    zeros = gl.full([64, BLOCK_N], 0.0, gl.float32, SCORES)
+    scoring = warpgroup_mma(q_tile, matrix(k_buffer, stage).permute((1, 0)), zeros, use_acc=False, is_async=True)
+    mbarrier.wait(v_ready.index(before), (at - 1) // STAGES & 1)
+    adding = warpgroup_mma(weights, matrix(v_buffer, before), acc, is_async=True)
+    if WORKERS == 3:
+        mbarrier.arrive(turns.index((WORKER + 1) % WORKERS), count=1)
+    score = warpgroup_mma_wait(1, [scoring])
+    mbarrier.arrive(k_free.index(stage), count=1)
+    m, l, p, shrink = weigh(m, l, score, k_start, terms, BLOCK_N, mixed=mixed)
+    acc = warpgroup_mma_wait(0, [adding])
+    mbarrier.arrive(v_free.index(before), count=1)
+    # packed after the wait: until then the product reads the registers of the weights before
+    return acc * gl.convert_layout(shrink, gl.SliceLayout(1, OUT))[:, None], m, l, pack(p, v_buffer.dtype)
+
+
+@gluon.jit
+def add_last(at, acc, packed, buffers, STAGES: gl.constexpr, WEIGHTS: gl.constexpr):
+    """Update acc with the weighted values of the last tile."""
+    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
+    before = (at - 1) % STAGES
+    mbarrier.wait(v_ready.index(before), (at - 1) // STAGES & 1)
+    adding = warpgroup_mma(unpack(packed, v_buffer.dtype, WEIGHTS), matrix(v_buffer, before), acc, is_async=True)
+    acc = warpgroup_mma_wait(0, [adding])
+    mbarrier.arrive(v_free.index(before), count=1)
+    return acc
+
+
+@gluon.jit
+def work(
+    arguments, order, queries, buffers, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+    Q_STAGES: tl.constexpr, GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr, WORKERS: tl.constexpr,
+    WORKER: tl.constexpr
+):  # fmt: skip
+    """Store out and the LSE of 64 queries of each tile of this program."""
+    out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, in_window = arguments
+    items, tiles, group, per_item = order
+    q_buffer, q_ready, q_free = queries
+    SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
+    OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_DV, 16])
+    WEIGHTS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
+    SUMS: gl.constexpr = gl.DistributedLinearLayout(
+        [[0, 1], [8, 0]], [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]], [[16, 0], [32, 0]], [], [64, 8]
+    )
+    WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_DV, BLOCK_DV // 8], [4, 1], [1, 0])
+    at = 0  # tiles of keys so far
+    visits = 0  # ranges of such tiles so far
+    begun = 0  # tiles of queries so far
+    place, step = digits(tl.program_id(0), order), digits(tl.num_programs(0), order)
+    for _ in tl.range(0, tl.cdiv(items - tl.program_id(0), tl.num_programs(0))):
+        for half in tl.range(0, per_item):
+            early = place[1]
+            tile = tl.where(half == 0, tiles - 1 - early, early)
+            head = place[0] * group + place[2]
+            b, h = head // Hq, head % Hq
+            kv_h = h // GROUP
+            q_start = tile * BLOCK_M
+            q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+            if (half == 0) | (early < tiles - 1 - early):
+                q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+                q_first = q_start + q_begin
+                q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
+                # [64]
+                row = q_start + WORKER * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
+                q_pos = row + q_begin
+                # [64, BLOCK_DV]
+                acc = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
+                # [64]
+                m = gl.full([64], float("-inf"), tl.float32, gl.SliceLayout(1, SCORES))
+                # [64, 8]
+                l = gl.full([64, 8], 0.0, tl.float32, SUMS)
+                stage = begun % Q_STAGES
+                mbarrier.wait(q_ready.index(stage), begun // Q_STAGES & 1)
+                q_tile = matrix(q_buffer, stage * WORKERS + WORKER)
+                terms = (k_len, scale, q_pos, in_window)
+                first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, in_window, BLOCK_N)
+                if last > first:
+                    k_start = (last - 1) * BLOCK_N
+                    shrink, m, l, packed = attend_first(
+                        at, m, l, q_tile, k_start, buffers, terms, STAGES, BLOCK_N, SCORES, OUT
+                    )  # fmt: skip
+                    at += 1
+                    visits += 1
+                    rest = last - 1  # tiles before it are still to come
+                    for j in tl.range(full_last, rest):
+                        k_start = (full_last + rest - 1 - j) * BLOCK_N
+                        acc, m, l, packed = attend(
+                            at, visits, acc, packed, m, l, q_tile, k_start, buffers, terms, STAGES, BLOCK_N, SCORES, OUT, WEIGHTS,
+                            WORKERS, WORKER, mixed=True
+                        )  # fmt: skip
+                        at += 1
+                    rest = tl.minimum(full_last, rest)
+                    for j in tl.range(full_first, rest):
+                        k_start = (full_first + rest - 1 - j) * BLOCK_N
+                        acc, m, l, packed = attend(
+                            at, visits, acc, packed, m, l, q_tile, k_start, buffers, terms, STAGES, BLOCK_N, SCORES, OUT, WEIGHTS,
+                            WORKERS, WORKER, mixed=False
+                        )  # fmt: skip
+                        at += 1
+                    rest = tl.minimum(full_first, rest)
+                    for j in tl.range(first, rest):
+                        k_start = (first + rest - 1 - j) * BLOCK_N
+                        acc, m, l, packed = attend(
+                            at, visits, acc, packed, m, l, q_tile, k_start, buffers, terms, STAGES, BLOCK_N, SCORES, OUT, WEIGHTS,
+                            WORKERS, WORKER, mixed=True
+                        )  # fmt: skip
+                        at += 1
+                    acc = add_last(at, acc, packed, buffers, STAGES, WEIGHTS)
+
+                l = gl.convert_layout(tl.sum(l, 1), m.type.layout)  # [64]
+                # rows without keys: 0, and an LSE that makes every weight 0
+                total = tl.where(l == 0, 1.0, l)
+                out = acc * gl.convert_layout(1 / total, gl.SliceLayout(1, OUT))[:, None]
+                # through the memory of the queries, which are no longer wanted: so that threads store 16 bytes at a time
+                out_tile = q_tile.slice(0, BLOCK_DV, 1)
+                out_tile.store(out.to(q_buffer.dtype))
+                first_row = (b.to(tl.int64) * q_total + q_offset) * Hq + h
+                store_rows(out_ptr + first_row * DV, Hq * DV, out_tile.load(WIDE), q_start + WORKER * 64, q_len, DV)
+                fence_async_shared()
+                mbarrier.arrive(q_free.index(stage), count=1)
+                begun += 1
+                # [64]
+                lse = tl.where(l == 0, float("inf"), m + tl.log2(l))
+                tl.store(lse_ptr + (b.to(tl.int64) * Hq + h) * q_total + q_offset + row, lse, mask=row < q_len)
+        place = add_digits(place, step, order)
+
+
+@gluon.jit
+def load_keys(
+    at, k_start, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES: tl.constexpr, BLOCK_N: tl.constexpr
+):  # fmt: skip
+    """Copy one tile of keys and of values."""
+    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
+    stage, phase = at % STAGES, at // STAGES & 1
+    mbarrier.wait(k_free.index(stage), phase ^ 1)
+    mbarrier.expect(k_ready.index(stage), k_desc.block_type.nbytes)
+    rows = [b, kv_h, k_offset + k_start, 0]
+    copy_tile(k_desc, rows, k_ready.index(stage), k_buffer.index(stage))
+    mbarrier.wait(v_free.index(stage), phase ^ 1)
+    mbarrier.expect(v_ready.index(stage), v_desc.block_type.nbytes)
+    copy_tile(v_desc, rows, v_ready.index(stage), v_buffer.index(stage))
+
+
+@gluon.jit
+def load_tiles(
+    lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr, Q_STAGES: tl.constexpr, GROUP: tl.constexpr, WORKERS: tl.constexpr
+):  # fmt: skip
+    """Copy the tiles of queries, keys and values that the workers need, in their order."""
+    entries_ptr, q_total, k_total, Hq, in_window = lengths
+    items, tiles, group, per_item = order
+    q_buffer, q_ready, q_free = queries
+    at = 0  # tiles of keys so far
+    begun = 0  # tiles of queries so far
+    place, step = digits(tl.program_id(0), order), digits(tl.num_programs(0), order)
+    for _ in tl.range(0, tl.cdiv(items - tl.program_id(0), tl.num_programs(0))):
+        for half in tl.range(0, per_item):
+            early = place[1]
+            tile = tl.where(half == 0, tiles - 1 - early, early)
+            head = place[0] * group + place[2]
+            b, h = head // Hq, head % Hq
+            kv_h = h // GROUP
+            q_start = tile * BLOCK_M
+            q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+            q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+            q_first = q_start + q_begin
+            q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
+            if (half == 0) | (early < tiles - 1 - early):
+                stage = begun % Q_STAGES
+                mbarrier.wait(q_free.index(stage), begun // Q_STAGES & 1 ^ 1)
+                mbarrier.expect(q_ready.index(stage), WORKERS * q_desc.block_type.nbytes)
+                for worker in gl.static_range(WORKERS):
+                    rows = [b, h, q_offset + q_start + worker * 64, 0]
+                    copy_tile(q_desc, rows, q_ready.index(stage), q_buffer.index(stage * WORKERS + worker))
+                begun += 1
+                first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, in_window, BLOCK_N)
+                for j in tl.range(first, last):
+                    k_start = (first + last - 1 - j) * BLOCK_N
+                    load_keys(
+                        at, k_start, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES, BLOCK_N
+                    )  # fmt: skip
+                    at += 1
+        place = add_digits(place, step, order)
+
+
+@gluon.jit
+def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
+    """Barriers for the stages of a buffer."""
+    made = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(COUNT):
+        mbarrier.init(made.index(i), count=ARRIVALS)
+    return made
+
+
+@gluon.jit(do_not_specialize=["in_window", "q_total", "k_total", "Hq", "items", "tiles", "group", "per_item"])
+def forward(
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, entries_ptr, scale, in_window, q_total, k_total, Hq, items, tiles,
+    group, per_item, GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, STAGES: tl.constexpr, Q_STAGES: tl.constexpr
+):  # fmt: skip
+    """Store out and the LSE of all tiles of queries."""
+    WORKERS: gl.constexpr = BLOCK_M // 64
+    q_buffer = gl.allocate_shared_memory(q_desc.dtype, [Q_STAGES * WORKERS, 1, 1, 64, BLOCK_D], q_desc.layout)
+    k_buffer = gl.allocate_shared_memory(k_desc.dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_D], k_desc.layout)
+    v_buffer = gl.allocate_shared_memory(v_desc.dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_DV], v_desc.layout)
+    queries = (q_buffer, barriers(Q_STAGES, 1), barriers(Q_STAGES, WORKERS))
+    buffers = (
+        k_buffer, barriers(STAGES, 1), barriers(STAGES, WORKERS),
+        v_buffer, barriers(STAGES, 1), barriers(STAGES, WORKERS), barriers(WORKERS, 1)
+    )  # fmt: skip
+    fence_async_shared()
+    arguments = (out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, in_window)
+    lengths = (entries_ptr, q_total, k_total, Hq, in_window)
+    order = (items, tiles, group, per_item)
+    # a worker's threads get the registers that the loader leaves
+    if WORKERS == 3:
+        gl.warp_specialize(
+            [
+                (work, (
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
+                    WORKERS, 0
+                )),
+                (work, (
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
+                    WORKERS, 1
+                )),
+                (work, (
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
+                    WORKERS, 2
+                )),
+                (load_tiles, (
+                    lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP,
+                    WORKERS
+                )),
+            ],
+            [4, 4, 1], [160, 160, 24],
+        )  # fmt: skip
+    else:
+        gl.warp_specialize(
+            [
+                (work, (
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
+                    WORKERS, 0
+                )),
+                (work, (
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
+                    WORKERS, 1
+                )),
+                (load_tiles, (
+                    lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP,
+                    WORKERS
+                )),
+            ],
+            [4, 1], [240, 24],
+        )  # fmt: skip

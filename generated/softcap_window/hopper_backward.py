@@ -1,0 +1,342 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/softcap_window.yaml
+#   content hash  33f979de1994077c
+#   text hash     81163433123e56ce
+#   render with   attnforge render specs/softcap_window.yaml
+"""The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
+
+    prepare      delta, and zeros where dQ is added up
+    backward     dK and dV of BLOCK_N keys in each program, and their share of dQ; in Gluon
+    finish       dQ out of what was added up
+
+In each program of `backward` one warp loads, and two workers of four warps have 64 of the keys each, side by side:
+
+    load_tiles   waits until a stage of a buffer is free, and has the next tiles of queries and of dout copied into it
+    work         for each tile of queries: scores and weights once more, its share of dV and dK, and half of the
+                 program's share of dQ, which the copy engine adds to what other programs add there
+
+A stage is ready once all its bytes have come, and free once both workers are done with it; a barrier counts each.
+What dQ is made of passes between the workers through shared memory, in two stages. Programs add their shares to dQ in
+the order in which they come: the last bits differ from run to run. dQ is added up as [64, 64] tiles in the order in
+which a product leaves them in registers.
+
+Layouts
+    SCORES     [64, BLOCK_M] in registers, keys by queries, as a product leaves them
+    OUT        [64, BLOCK_D], likewise: dK and dV
+    FACTORS    [64, BLOCK_M] as the left operand of the products that make OUT
+    SHARE      [64, 64] as a product leaves a worker's half of the program's share of dQ
+    WIDE       [64, BLOCK_D], 16 bytes of a row in each thread, as memory takes them
+"""
+
+import triton
+import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+)  # fmt: skip
+
+from . import kernels, runtime
+from .hopper import barriers, copy_tile, matrix, store_rows
+from .kernels import LOG2E, batch_and_head, find_entry, load_tile, query_tiles, tanh
+
+add_tile = runtime.gluon_sum_of_tiles()
+
+
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
+def prepare(
+    out_desc, dout_desc, dq_sum_ptr, dlse_ptr, delta_ptr, entries_ptr, q_total, k_total, Hq,
+    BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, TILE_AXIS: tl.constexpr
+):  # fmt: skip
+    """Store delta, rowsum(out * dout) - dlse, of one tile of queries of one head, and zeros where dQ is added up."""
+    tile = tl.program_id(TILE_AXIS)
+    b, h = batch_and_head(Hq, TILE_AXIS)
+    q_start = tile * BLOCK_M
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    if entries_ptr is not None:
+        if q_start >= q_len:
+            return
+    # [BLOCK_M, BLOCK_DV]
+    dout_tile = load_tile(dout_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
+    out_tile = load_tile(out_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
+    # [BLOCK_M]
+    delta = tl.sum(out_tile.to(tl.float32) * dout_tile.to(tl.float32), 1)
+    row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
+    row = q_start + tl.arange(0, BLOCK_M)
+    if dlse_ptr is not None:
+        # as if every score were taken once more: its weight is the derivative of the LSE
+        delta -= tl.load(dlse_ptr + row_base + row, mask=row < q_len, other=0.0) * LOG2E
+    tl.store(delta_ptr + row_base + row, delta, mask=row < q_len)
+    sum_row = (b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M
+    place = (sum_row + q_start).to(tl.int64) * BLOCK_D
+    tl.store(dq_sum_ptr + place + tl.arange(0, BLOCK_M * BLOCK_D), tl.zeros([BLOCK_M * BLOCK_D], tl.float32))
+
+
+@gluon.jit
+def over_columns(x, SCORES: gl.constexpr):
+    """A value for each column, in 64 rows; as each register is written by itself, products take them as they are."""
+    rows = x[None, :] + gl.full([64, x.shape[0]], 0.0, gl.float32, SCORES)
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=f,f", [rows], gl.float32, False, 1)
+
+
+@gluon.jit
+def accumulate(
+    at, dk, dv, k_tile, v_tile, q_start, keys, queries, dq_sum_desc, terms, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, STAGES: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr,
+    WORKER: tl.constexpr, mixed
+):  # fmt: skip
+    """Update dK and dV of a worker's keys with one tile of queries, and add the program's share of dQ to memory."""
+    k_buffer, v_buffer, kv_ready, factors, factors_ready, shares = keys
+    q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
+    stage, phase = at % STAGES, at // STAGES & 1
+    q_len, k_len, sum_tile, scale, k_pos, q_begin, in_window = terms
+    # [BLOCK_M]
+    row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
+    q_pos = row + q_begin
+    zeros = gl.full([64, BLOCK_M], 0.0, gl.float32, SCORES)
+    q_tile, dout_tile = matrix(q_buffer, stage), matrix(dout_buffer, stage)
+    mbarrier.wait(dout_ready.index(stage), phase)
+    below = over_columns(-delta_buffer.index(stage).load(gl.SliceLayout(0, SCORES)), SCORES)
+    mbarrier.wait(q_ready.index(stage), phase)
+    scoring = warpgroup_mma(k_tile, q_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    weighing = warpgroup_mma(v_tile, dout_tile.permute((1, 0)), below, is_async=True)
+    score = warpgroup_mma_wait(1, [scoring])
+    # [BLOCK_M]
+    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
+    score = score * (scale / 50.0)
+    # softcap
+    part0 = tanh(score)
+    slope0 = 1.0 - part0 * part0
+    score = part0
+    p = tl.exp2(score * (50.0 * LOG2E) - lse[None, :])  # [64, BLOCK_M]
+    if mixed:
+        keep = (row < q_len)[None, :]
+        keep &= k_pos[:, None] <= q_pos[None, :]  # causal
+        keep &= q_pos[None, :] - k_pos[:, None] < in_window  # sliding_window
+        p = tl.where(keep, p, 0.0)
+        slope0 = tl.where(keep, slope0, 0.0)
+    FACTORS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
+    adding_dv = warpgroup_mma(gl.convert_layout(p.to(q_buffer.dtype), FACTORS), dout_tile, dv, is_async=True)
+    dp_less_delta = warpgroup_mma_wait(1, [weighing])
+    ds = p * dp_less_delta  # [64, BLOCK_M]
+    ds = ds * slope0
+    ds = ds.to(q_buffer.dtype)
+    # both workers' keys have a share in dQ
+    turn = at & 1
+    factors.index(turn * 2 + WORKER).store(ds)
+    fence_async_shared()
+    mbarrier.arrive(factors_ready.index(turn), count=1)
+    mbarrier.wait(factors_ready.index(turn), at >> 1 & 1)
+    # 64 rows and 64 columns of it are this worker's
+    AHEAD: gl.constexpr = WORKER // (BLOCK_D // 64) * 64
+    ASIDE: gl.constexpr = WORKER % (BLOCK_D // 64) * 64
+    SHARE: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
+    share = gl.full([64, 64], 0.0, gl.float32, SHARE)
+    for i in gl.static_range(BLOCK_N // 64):
+        left = factors.index(turn * 2 + i).slice(AHEAD, 64, 1).permute((1, 0))
+        right = matrix(k_buffer, i).slice(ASIDE, 64, 1)
+        share = warpgroup_mma(left, right, share, use_acc=i > 0, is_async=True)
+    adding_dk = warpgroup_mma(gl.convert_layout(ds, FACTORS), q_tile, dk, is_async=True)
+    share, dv = warpgroup_mma_wait(1, [share, adding_dv])
+    tma.store_wait(0)
+    shares.index(WORKER).store(share.reshape([4, 2, 8, 8, 4, 2]).permute([3, 0, 2, 4, 1, 5]).reshape([16, 256]))
+    fence_async_shared()
+    place = sum_tile + q_start // 64 * (BLOCK_D // 64) + WORKER
+    add_tile(dq_sum_desc, [place * 16, 0], shares.index(WORKER))
+    dk = warpgroup_mma_wait(0, [adding_dk])
+    mbarrier.arrive(free.index(stage), count=1)
+    return at + 1, dk, dv
+
+
+@gluon.jit
+def work(
+    arguments, keys, queries, dq_sum_desc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+    GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    WORKERS: tl.constexpr, WORKER: tl.constexpr
+):  # fmt: skip
+    """Store dK and dV of 64 of a program's keys."""
+    (
+        dk_ptr, dv_ptr, entries_ptr, q_total, k_total, Hq, scale, in_window, group, groups, tiles
+    ) = arguments  # fmt: skip
+    k_buffer, v_buffer, kv_ready, factors, factors_ready, shares = keys
+    SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
+    OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_D, 16])
+    WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_D, BLOCK_D // 8], [4, 1], [1, 0])
+    place = tl.program_id(0)
+    tile = place // group % tiles + place // (group * tiles * groups) * tiles
+    head = place % group + place // (group * tiles) % groups * group
+    Hkv = Hq // GROUP
+    b, kv_h = head // Hkv, head % Hkv
+    k_start = tile * BLOCK_N
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    if k_start < k_len:
+        q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+        k_first = k_start
+        k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
+        # [64]
+        k_pos = k_start + WORKER * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
+        # [64, BLOCK_D]
+        dk = gl.full([64, BLOCK_D], 0.0, gl.float32, OUT)
+        dv = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
+        mbarrier.wait(kv_ready, 0)
+        k_tile, v_tile = matrix(k_buffer, WORKER), matrix(v_buffer, WORKER)
+        at = 0  # tiles of queries so far
+        first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, in_window, BLOCK_M)
+        for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
+            sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * (BLOCK_D // 64)).to(
+                tl.int32
+            )
+            terms = (q_len, k_len, sum_tile, scale, k_pos, q_begin, in_window)
+            # a short tile at the end takes a mask
+            full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
+            for i in tl.range(first, last):
+                q_start = i * BLOCK_M
+                mixed = (i < full_first) | (i >= full_last)
+                at, dk, dv = accumulate(
+                    at, dk, dv, k_tile, v_tile, q_start, keys, queries, dq_sum_desc, terms, BLOCK_M, BLOCK_N, BLOCK_D,
+                    STAGES, SCORES, OUT, WORKER, mixed=mixed
+                )  # fmt: skip
+        tma.store_wait(0)
+
+        # through the memory of the values, which are no longer wanted: so that threads store 16 bytes at a time
+        first_row = (b.to(tl.int64) * k_total + k_offset) * Hkv + kv_h
+        row = k_start + WORKER * 64
+        v_tile.store((dk * scale).to(v_buffer.dtype))
+        store_rows(dk_ptr + first_row * D, Hkv * D, v_tile.load(WIDE), row, k_len, D)
+        v_tile.store(dv.to(v_buffer.dtype))
+        store_rows(dv_ptr + first_row * DV, Hkv * DV, v_tile.load(WIDE), row, k_len, DV)
+
+
+@gluon.jit
+def load_queries(
+    at, q_start, q_desc, dout_desc, lse_ptr, delta_ptr, row_base, b, q_offset, h, q_len, queries,
+    BLOCK_M: tl.constexpr, STAGES: tl.constexpr
+):  # fmt: skip
+    """Copy one tile of queries, with what belongs to their rows."""
+    q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
+    stage, phase = at % STAGES, at // STAGES & 1
+    row = q_start + gl.arange(0, BLOCK_M, gl.BlockedLayout([BLOCK_M // 32], [32], [1], [0]))
+    lse = tl.load(lse_ptr + row_base + row, mask=row < q_len, other=float("inf"))
+    delta = tl.load(delta_ptr + row_base + row, mask=row < q_len, other=0.0)
+    mbarrier.wait(free.index(stage), phase ^ 1)
+    rows = [b, h, q_offset + q_start, 0]
+    mbarrier.expect(q_ready.index(stage), q_desc.block_type.nbytes)
+    copy_tile(q_desc, rows, q_ready.index(stage), q_buffer.index(stage))
+    mbarrier.expect(dout_ready.index(stage), dout_desc.block_type.nbytes)
+    copy_tile(dout_desc, rows, dout_ready.index(stage), dout_buffer.index(stage))
+    lse_buffer.index(stage).store(lse)
+    delta_buffer.index(stage).store(delta)
+    mbarrier.arrive(dout_ready.index(stage), count=1)
+    return at + 1
+
+
+@gluon.jit
+def load_tiles(
+    lengths, keys, queries, q_desc, k_desc, v_desc, dout_desc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr, GROUP: tl.constexpr, WORKERS: tl.constexpr
+):  # fmt: skip
+    """Copy the keys and values of a program, and the tiles of queries that its workers need, in their order."""
+    lse_ptr, delta_ptr, entries_ptr, q_total, k_total, Hq, in_window, group, groups, tiles = lengths
+    k_buffer, v_buffer, kv_ready, factors, factors_ready, shares = keys
+    at = 0  # tiles of queries so far
+    place = tl.program_id(0)
+    tile = place // group % tiles + place // (group * tiles * groups) * tiles
+    head = place % group + place // (group * tiles) % groups * group
+    Hkv = Hq // GROUP
+    b, kv_h = head // Hkv, head % Hkv
+    k_start = tile * BLOCK_N
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    if k_start < k_len:
+        q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+        k_first = k_start
+        k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
+        mbarrier.expect(kv_ready, WORKERS * (k_desc.block_type.nbytes + v_desc.block_type.nbytes))
+        for worker in gl.static_range(0, WORKERS):
+            rows = [b, kv_h, k_offset + k_start + worker * 64, 0]
+            copy_tile(k_desc, rows, kv_ready, k_buffer.index(worker))
+            copy_tile(v_desc, rows, kv_ready, v_buffer.index(worker))
+        first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, in_window, BLOCK_M)
+        for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
+            row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
+            # a short tile at the end takes a mask
+            full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
+            for i in tl.range(first, last):
+                q_start = i * BLOCK_M
+                at = load_queries(
+                    at, q_start, q_desc, dout_desc, lse_ptr, delta_ptr, row_base, b, q_offset, h, q_len, queries, BLOCK_M,
+                    STAGES
+                )  # fmt: skip
+
+
+@gluon.jit(do_not_specialize=["in_window", "q_total", "k_total", "Hq", "group", "groups", "tiles"])
+def backward(
+    q_desc, k_desc, v_desc, dout_desc, dq_sum_desc, lse_ptr, delta_ptr, dk_ptr, dv_ptr, entries_ptr, scale,
+    in_window, q_total, k_total, Hq, group, groups, tiles, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    STAGES: tl.constexpr
+):  # fmt: skip
+    """Store dK and dV of one tile of keys of one head, summed over the query heads that read it, and add to dQ."""
+    WORKERS: gl.constexpr = BLOCK_N // 64
+    k_buffer = gl.allocate_shared_memory(k_desc.dtype, [WORKERS, 1, 1, 64, BLOCK_D], k_desc.layout)
+    v_buffer = gl.allocate_shared_memory(v_desc.dtype, [WORKERS, 1, 1, 64, BLOCK_DV], v_desc.layout)
+    q_buffer = gl.allocate_shared_memory(q_desc.dtype, [STAGES, 1, 1, BLOCK_M, BLOCK_D], q_desc.layout)
+    dout_buffer = gl.allocate_shared_memory(dout_desc.dtype, [STAGES, 1, 1, BLOCK_M, BLOCK_DV], dout_desc.layout)
+    PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    lse_buffer = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], PLAIN)
+    delta_buffer = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], PLAIN)
+    TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_M], q_desc.dtype)
+    factors = gl.allocate_shared_memory(q_desc.dtype, [2 * WORKERS, 64, BLOCK_M], TILE)
+    shares = gl.allocate_shared_memory(gl.float32, [WORKERS, 16, 256], dq_sum_desc.layout)
+    keys = (k_buffer, v_buffer, barriers(1, 1).index(0), factors, barriers(2, WORKERS), shares)
+    queries = (
+        q_buffer, barriers(STAGES, 1), dout_buffer, lse_buffer, delta_buffer, barriers(STAGES, 2),
+        barriers(STAGES, WORKERS)
+    )  # fmt: skip
+    fence_async_shared()
+    arguments = (
+        dk_ptr, dv_ptr, entries_ptr, q_total, k_total, Hq, scale, in_window, group, groups, tiles
+    )  # fmt: skip
+    lengths = (lse_ptr, delta_ptr, entries_ptr, q_total, k_total, Hq, in_window, group, groups, tiles)
+    # a worker's threads get the registers that the loader leaves
+    gl.warp_specialize(
+        [
+            (work, (
+                arguments, keys, queries, dq_sum_desc, BLOCK_M, BLOCK_N, STAGES, GROUP, D, DV, BLOCK_D, BLOCK_DV,
+                WORKERS, 0
+            )),
+            (work, (
+                arguments, keys, queries, dq_sum_desc, BLOCK_M, BLOCK_N, STAGES, GROUP, D, DV, BLOCK_D, BLOCK_DV,
+                WORKERS, 1
+            )),
+            (load_tiles, (
+                lengths, keys, queries, q_desc, k_desc, v_desc, dout_desc, BLOCK_M, BLOCK_N, STAGES, GROUP, WORKERS
+            )),
+        ],
+        [4, 1], [240, 24],
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
+def finish(
+    dq_sum_ptr, dq_ptr, entries_ptr, scale, q_total, k_total, Hq, D: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr, TILE_AXIS: tl.constexpr
+):  # fmt: skip
+    """Store dQ of one tile of queries of one head: [64, 64] tiles as products leave them, turned into rows."""
+    tile = tl.program_id(TILE_AXIS)
+    b, h = batch_and_head(Hq, TILE_AXIS)
+    q_start = tile * BLOCK_M
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    if entries_ptr is not None:
+        if q_start >= q_len:
+            return
+    sum_row = (b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M
+    row, column = tl.arange(0, BLOCK_M)[:, None], tl.arange(0, BLOCK_D)[None, :]
+    tile_place = ((sum_row + q_start + row) // 64 * (BLOCK_D // 64) + column // 64).to(tl.int64) * 4096
+    # a thread of a product has two neighbours of a row, and the same of the row eight below
+    r, c = row % 64, column % 64
+    place = c // 8 * 512 + r // 16 * 128 + r % 8 * 16 + c % 8 // 2 * 4 + r // 8 % 2 * 2 + c % 2
+    # [BLOCK_M, BLOCK_D]
+    dq = tl.load(dq_sum_ptr + tile_place + place)
+    first_row = (b.to(tl.int64) * q_total + q_offset) * Hq + h
+    kernels.store_rows(dq_ptr + first_row * D, Hq * D, dq * scale, q_start, q_len, D)

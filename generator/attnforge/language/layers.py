@@ -1,0 +1,66 @@
+"""What a spec says in the words of a model's layers: which keys they see, their window, the cap of their scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ..expressions.evaluation import compiled
+from ..expressions.tree import Node
+
+# positions that tell whether a mask hides every later key
+_PLACES = (0, 1, 2, 3, 5, 8, 31, 32, 33, 127, 128, 1000)
+
+
+@dataclass(frozen=True)
+class LayerTerms:
+    """The terms of a spec that layers speak of, too."""
+
+    seen: Literal["causal", "prefix", "all"]  # the keys that no other term hides
+    window: int | str | None = None  # how many keys of the past are visible, or the keyword that takes that
+    cap: float | None = None
+    bias: bool = False
+    reads_q: bool = False  # whether some term that is not the prefix's asks for a query's position
+    moves: bool = True  # whether all terms stay as they are where the count of positions begins elsewhere
+
+
+ALL_KEYS = LayerTerms("all")
+
+
+def of(masks: Sequence[tuple[str, Node]], scores: Sequence[tuple[str, Node]]) -> LayerTerms:
+    """The layer's terms among masks and score terms, which come with their labels."""
+    named = dict(masks)
+    prefix = "prefix_lm" in named
+    capped = next((term for label, term in scores if label == "softcap"), None)
+    others = [node for label, node in masks if label != "prefix_lm"] + [node for _, node in scores]
+    return LayerTerms(
+        "causal" if any(_causal(keep) for _, keep in masks) else "prefix" if prefix else "all",
+        _size(named["sliding_window"]) if "sliding_window" in named else None,
+        _number(capped.args[0]) if capped else None,
+        any(label == "bias" for label, _ in scores),
+        any(leaf.op == "var" and leaf.value == "q" for node in others for leaf in node.walk()),
+        {*named} <= {"causal", "sliding_window"} and {label for label, _ in scores} <= {"softcap", "bias"},
+    )
+
+
+def _size(window: Node) -> int | str:
+    """The size of a window, `q - k < size`, or the keyword that takes it."""
+    size = window.args[1]
+    return str(size.value) if size.op == "option" else int(_number(size))
+
+
+def _number(node: Node) -> float:
+    assert isinstance(node.value, (int, float))
+    return node.value
+
+
+def _causal(keep: Node) -> bool:
+    """Whether a mask of positions alone hides all keys after the query."""
+    if any(leaf.op in ("input", "option") or leaf.value in _OTHERS for leaf in keep.walk()):
+        return False
+    visible = compiled(keep)
+    return not any(visible({"q": q, "k": k}) for q in _PLACES for k in _PLACES if k > q)
+
+
+_OTHERS = ("b", "h", "kv_h", "q_len", "k_len")

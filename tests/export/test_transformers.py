@@ -1,0 +1,529 @@
+"""Models of transformers with generated attention: the results of their `eager` one, or an error that says why not."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import devices
+import pytest
+import torch
+import unformatted
+
+from attnforge.language import spec
+from attnforge.source import resources
+
+transformers = pytest.importorskip("transformers")
+masking = importlib.import_module("transformers.masking_utils")
+
+pytestmark = pytest.mark.slow
+
+PACKAGES = "attention_of_models"
+PAGE = Path(__file__).parents[2] / "docs" / "transformers.md"
+TINY: dict[str, Any] = {
+    "vocab_size": 40,
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "eos_token_id": None,
+    "initializer_range": 0.4,  # weights that are far from equal
+}
+WINDOW: dict[str, Any] = {"sliding_window": 5}
+
+
+@dataclass(frozen=True)
+class Family:
+    """A class of models, what makes a tiny one, and the spec of its layers."""
+
+    model: str
+    spec: str
+    more: dict[str, Any] = field(default_factory=dict)
+    tiny: dict[str, Any] = field(default_factory=lambda: TINY)
+    config: str = ""
+
+    def made(self) -> Any:
+        """A model with random weights, the same for each call."""
+        torch.manual_seed(0)
+        name = self.config or self.model.replace("ForCausalLM", "Config").replace("Model", "Config")
+        config = getattr(transformers, name)(**(self.tiny | self.more))
+        return getattr(transformers, self.model)._from_config(config, attn_implementation="eager").float().eval()
+
+
+ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+MLA = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 12}
+DECODERS = {
+    "llama": Family("LlamaForCausalLM", "causal"),
+    "qwen3": Family("Qwen3ForCausalLM", "causal"),
+    "mistral": Family("MistralForCausalLM", "runtime_window", WINDOW),
+    "gemma2": Family("Gemma2ForCausalLM", "softcap_window", WINDOW | {"query_pre_attn_scalar": 16}),
+    "gemma3": Family(
+        "Gemma3ForCausalLM",
+        "runtime_window",
+        WINDOW | {"query_pre_attn_scalar": 16, "layer_types": ["sliding_attention", "full_attention"]},
+        config="Gemma3TextConfig",
+    ),
+    "gpt_oss": Family(
+        "GptOssForCausalLM",
+        "sink_window",
+        WINDOW | {"num_local_experts": 2, "num_experts_per_tok": 1, "rope_parameters": ROPE},
+    ),
+    "deepseek": Family(
+        "DeepseekV3ForCausalLM",
+        "deepseek_mla",
+        MLA | {"head_dim": 8, "num_key_value_heads": 2, "first_k_dense_replace": 2, "rope_parameters": ROPE},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., ModuleType]]:
+    """Makes `transformers.py` of a shipped spec, or of a text."""
+    folder = tmp_path_factory.mktemp("packages")
+    (folder / PACKAGES).mkdir()
+
+    @functools.cache
+    def made(name: str, text: str = "") -> ModuleType:
+        path = folder / f"{name}.yaml"
+        path.write_text(f"name: {name}\n{text}" if text else resources.variants()[name].read_text())
+        (folder / PACKAGES / name).mkdir()
+        for file, content in unformatted.files(spec.load(path, terms=resources.terms_for(path))).items():
+            (folder / PACKAGES / name / file).write_text(content)
+        importlib.invalidate_caches()
+        return importlib.import_module(f"{PACKAGES}.{name}.transformers")
+
+    sys.path.insert(0, str(folder))
+    yield made
+    sys.path.remove(str(folder))
+    for loaded in [name for name in sys.modules if name.partition(".")[0] == PACKAGES]:
+        del sys.modules[loaded]
+
+
+@pytest.fixture
+def on_device() -> Iterator[None]:
+    """Has models and batches made where kernels run."""
+    with torch.device("cuda" if devices.GPU else "cpu"):
+        yield
+
+
+def padded(side: str, batch: int = 2, length: int = 11) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens, and which of them are no padding; the first entry has some on a side."""
+    torch.manual_seed(1)
+    held = torch.ones(batch, length, dtype=torch.int64)
+    held[0, slice(0, 4) if side == "left" else slice(length - 4, length) if side == "right" else slice(0)] = 0
+    return torch.randint(2, 40, held.shape) * held, held
+
+
+def agree(model: Any, name: str, shown: torch.Tensor, call: Callable[[Any], torch.Tensor]) -> None:
+    """Asserts that what a call gives at shown tokens, and all gradients, are those of `eager`."""
+    found = []
+    for implementation in ("eager", name):
+        model.set_attn_implementation(implementation)
+        model.zero_grad()
+        values = call(model)[shown.bool()]
+        torch.manual_seed(2)
+        (values * torch.randn_like(values)).sum().backward()
+        found.append((values.detach(), [p.grad for p in model.parameters()]))
+    (values, grads), (own, own_grads) = found
+    assert (values - own).abs().max() < 2e-5 * values.abs().max()
+    largest = max(grad.abs().max() for grad in grads if grad is not None)
+    for grad, own_grad in zip(grads, own_grads, strict=True):
+        assert (grad is None) == (own_grad is None)
+        assert grad is None or (grad - own_grad).abs().max() <= 5e-5 * grad.abs().max() + 1e-6 * largest
+
+
+@pytest.mark.usefixtures("on_device")
+@pytest.mark.parametrize("side", ["left", "right", "nothing"])
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_decoder_is_its_eager_self(name: str, side: str, module: Callable[..., ModuleType]) -> None:
+    ids, held = padded(side)
+    mask = {} if side == "nothing" else {"attention_mask": held}
+    own = module(DECODERS[name].spec).register()
+    agree(DECODERS[name].made(), own, held, lambda model: model(ids, use_cache=False, **mask).logits)
+
+
+@pytest.mark.usefixtures("on_device")
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize(("name", "length"), [("llama", 8), ("mistral", 5), ("gemma2", 8), ("gpt_oss", 5)])
+def test_generation_is_equal_token_by_token(
+    name: str, length: int, cache: str, module: Callable[..., ModuleType]
+) -> None:
+    # the window holds 5 keys: a longer prompt does not fit into a cache for windows, a shorter one fills it as it grows
+    model, (ids, held) = DECODERS[name].made(), padded("left", length=length)
+    found = []
+    for implementation in ("eager", module(DECODERS[name].spec).register()):
+        model.set_attn_implementation(implementation)
+        made = model.generate(
+            ids,
+            attention_mask=held,
+            max_new_tokens=5,
+            do_sample=False,
+            cache_implementation=cache,
+            disable_compile=True,
+            output_logits=True,
+            return_dict_in_generate=True,
+        )
+        found.append((made.sequences, torch.stack(made.logits)))
+    (tokens, logits), (own_tokens, own_logits) = found
+    assert torch.equal(tokens, own_tokens)
+    assert (logits - own_logits).abs().max() < 2e-5 * logits.abs().max()
+
+
+@pytest.mark.usefixtures("on_device")
+def test_a_prompt_may_come_in_chunks(module: Callable[..., ModuleType]) -> None:
+    model, (ids, held) = DECODERS["gemma2"].made(), padded("left", length=14)
+    expected = model(ids, attention_mask=held, use_cache=False).logits
+    model.set_attn_implementation(module("softcap_window").register())
+    cache = transformers.DynamicCache(config=model.config)
+    chunks = []
+    for first, past in ((0, 6), (6, 12), (12, 14)):
+        found = model(ids[:, first:past], attention_mask=held[:, :past], past_key_values=cache)
+        chunks.append(found.logits)
+    assert (torch.cat(chunks, 1) - expected)[held.bool()].abs().max() < 2e-5 * expected.abs().max()
+
+
+def entries(q: torch.Tensor, k: torch.Tensor) -> tuple[tuple[str, int], ...]:
+    return ("k_starts", 0), ("k_lens", k.shape[1]), ("q_start", k.shape[1] - q.shape[1])
+
+
+def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, **rows: torch.Tensor) -> torch.Tensor:
+    """What attention with padding gives, in operations that a compiler knows."""
+    first, end, start = (rows.get(name, torch.full((len(q),), x))[:, None] for name, x in entries(q, k))
+    q_pos, k_pos = start + torch.arange(q.shape[1]), torch.arange(k.shape[1]) - first
+    shown = (k_pos[:, None] <= q_pos[..., None]) & (k_pos >= 0)[:, None] & (k_pos < end - first)[:, None]
+    shown = (shown & ((q_pos >= 0) & (q_pos < end - first))[..., None])[:, None]
+    k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
+    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * scale
+    weights = torch.softmax(scores.masked_fill(~shown, -1e30), -1)
+    return torch.einsum("bhqk,bkhd->bqhd", weights, v)
+
+
+@pytest.mark.parametrize("side", ["left", "nothing"])
+def test_a_compiled_model_asks_for_its_mask_without_a_break(
+    side: str, module: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (ids, held), model = padded(side), DECODERS["llama"].made()
+    mask = {} if side == "nothing" else {"attention_mask": held}
+    expected = model(ids, use_cache=False, **mask).logits
+    monkeypatch.setattr(module("causal"), "attention", plain)
+    model.set_attn_implementation(module("causal").register())
+    torch.compiler.reset()
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    found = compiled(ids, use_cache=False, **mask).logits
+    assert (found - expected)[held.bool()].abs().max() < 2e-5 * expected.abs().max()
+    if side == "nothing":
+        # whether position_ids pack sequences is known on the device alone
+        with pytest.raises(RuntimeError, match="causal: position_ids pack sequences"):
+            compiled(ids, position_ids=torch.arange(11).expand(2, -1) % 6, use_cache=False)
+
+
+@pytest.mark.usefixtures("on_device")
+@pytest.mark.parametrize("told", ["position_ids", "cu_seq_lens"])
+def test_packed_sequences_do_not_see_each_other(told: str, module: Callable[..., ModuleType]) -> None:
+    cuts = torch.tensor([0, 3, 9, 12], dtype=torch.int32)
+    positions = torch.cat([torch.arange(n) for n in cuts.diff().tolist()])[None]
+    more: dict[str, Any] = {}
+    if told == "cu_seq_lens":
+        more = {f"cu_seq_lens_{x}": cuts for x in "qk"} | {f"max_length_{x}": 6 for x in "qk"}
+    ids, held = padded("nothing", 1, 12)
+
+    own = module("packed_causal").register()
+
+    def call(model: Any) -> torch.Tensor:
+        # beside a cache nobody looks at positions: what is right then comes of the cuts
+        cached = told == "cu_seq_lens" and model.config._attn_implementation == own
+        logits: torch.Tensor = model(ids, position_ids=positions, use_cache=cached, **more).logits
+        return logits
+
+    agree(DECODERS["llama"].made(), own, held, call)
+
+
+@pytest.mark.usefixtures("on_device")
+def test_an_encoders_sequences_are_cut(module: Callable[..., ModuleType]) -> None:
+    q, cuts = torch.randn(1, 2, 9, 16), torch.tensor([0, 4, 9])
+    given = {f"cu_seq_lens_{x}": cuts for x in "qk"} | {f"max_length_{x}": 5 for x in "qk"}
+    out, _ = module("packed_full").attend(SimpleNamespace(is_causal=False), q, q, q, None, **given)
+    plain = torch.nn.functional.scaled_dot_product_attention
+    expected = torch.cat([plain(x, x, x) for x in (q[:, :, :4], q[:, :, 4:])], 2).transpose(1, 2)
+    assert (out - expected).abs().max() < 1e-5
+
+
+@pytest.mark.usefixtures("on_device")
+def test_rows_of_a_batch_are_sequences_where_nothing_packs_them(module: Callable[..., ModuleType]) -> None:
+    ids, held = padded("nothing")
+    own = module("packed_causal").register()
+    agree(DECODERS["llama"].made(), own, held, lambda model: model(ids, use_cache=False).logits)
+
+
+@pytest.mark.usefixtures("on_device")
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_checkpoints_run_the_same_attention_again(side: str, module: Callable[..., ModuleType]) -> None:
+    ids, held = padded(side)
+    model = DECODERS["llama"].made().train()
+    own = module("causal").register()
+    model.gradient_checkpointing_enable({"use_reentrant": side == "left"})
+    agree(model, own, held, lambda model: model(ids, attention_mask=held).logits)
+
+
+@pytest.mark.usefixtures("on_device")
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_an_encoder_sees_all_but_padding(side: str, module: Callable[..., ModuleType]) -> None:
+    ids, held = padded(side)
+    family = Family("BertModel", "full", {"type_vocab_size": 1, "num_key_value_heads": 2}, TINY | {"hidden_size": 32})
+    own = module("full").register()
+    agree(family.made(), own, held, lambda model: model(ids, attention_mask=held).last_hidden_state)
+
+
+T5_TINY: dict[str, Any] = {
+    "vocab_size": 40,
+    "d_model": 16,
+    "d_kv": 16,
+    "d_ff": 16,
+    "num_layers": 2,
+    "num_heads": 2,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 10,
+    "pad_token_id": 0,
+    "decoder_start_token_id": 1,
+    "eos_token_id": None,
+    "initializer_factor": 2.0,
+}
+
+
+@pytest.mark.usefixtures("on_device")
+def test_t5_has_its_bias_and_crosses_from_decoder_to_encoder(module: Callable[..., ModuleType]) -> None:
+    model = Family("T5ForConditionalGeneration", "t5", tiny=T5_TINY, config="T5Config").made()
+    (ids, held), (decoded, _) = padded("right", length=7), padded("nothing", length=11)
+    (text,) = re.findall("```yaml\n# specs/t5.yaml\nname: t5\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    own = module("t5", text).register()
+    shown = torch.ones_like(decoded)
+
+    def call(model: Any) -> torch.Tensor:
+        made = model(input_ids=ids, attention_mask=held, decoder_input_ids=decoded, use_cache=False)
+        logits: torch.Tensor = made.logits
+        return logits
+
+    agree(model, own, shown, call)
+    found = []
+    for implementation, cache in (("eager", "dynamic"), (own, "dynamic"), (own, "static")):
+        model.set_attn_implementation(implementation)
+        more = {"do_sample": False, "cache_implementation": cache, "disable_compile": True}
+        found.append(model.generate(ids, attention_mask=held, max_new_tokens=4, **more))
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+@pytest.mark.usefixtures("on_device")
+def test_queries_of_another_sequence_see_all_keys_that_are_no_padding(module: Callable[..., ModuleType]) -> None:
+    q, k, v = torch.randn(2, 2, 9, 16), torch.randn(2, 2, 5, 16), torch.randn(2, 2, 5, 16)
+    held = torch.tensor([[0, 1, 1, 1, 1], [1, 1, 1, 0, 0]]).bool()
+    sizes = {"batch_size": 2, "q_length": 9, "kv_length": 5}
+    mask = module("full").mask(
+        **sizes, mask_function=masking.bidirectional_mask_function, attention_mask=held, device=held.device
+    )
+    out, _ = module("full").attend(SimpleNamespace(is_causal=False), q, k, v, mask)
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, held[:, None, None])
+    assert (out.transpose(1, 2) - expected).abs().max() < 1e-5
+
+
+@pytest.mark.usefixtures("on_device")
+def test_an_image_and_a_prompt_are_a_prefix(module: Callable[..., ModuleType]) -> None:
+    seen = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1}
+    seen |= {"image_size": 8, "patch_size": 4, "projection_dim": 16}
+    text = TINY | {"model_type": "gemma", "num_hidden_layers": 1}
+    tiny = {"text_config": text, "vision_config": seen | {"model_type": "siglip_vision_model"}}
+    tiny |= {"image_token_index": 39, "image_token_id": 39, "projection_dim": 16, "hidden_size": 16}
+    model = Family("PaliGemmaForConditionalGeneration", "prefix_lm", tiny=tiny, config="PaliGemmaConfig").made()
+    torch.manual_seed(3)
+    image, ids = torch.randn(2, 3, 8, 8), torch.randint(2, 38, (2, 11))
+    held, suffix = torch.ones_like(ids), torch.zeros_like(ids)
+    held[0, :2] = 0
+    ids[0, 2:6] = ids[1, :4] = 39
+    suffix[:, 8:] = 1
+    given = {"pixel_values": image, "attention_mask": held, "token_type_ids": suffix, "labels": ids}
+    agree(model, module("prefix_lm").register(), held, lambda model: model(input_ids=ids, **given).logits)
+
+
+def state(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape)
+
+
+def attend(module: ModuleType, *, causal: bool = True, mask: object = None, **given: Any) -> None:
+    """Calls a spec's attention as a layer does."""
+    q = state(1, 2, 4, 16)
+    module.attend(SimpleNamespace(is_causal=causal), q, q, q, mask, **given)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "told"),
+    [
+        ("causal", {"causal": False}, "causal: expected a causal layer, as the spec hides later keys"),
+        ("causal", {"is_causal": False}, "causal: expected a causal layer"),
+        ("full", {}, "full: expected a layer that is not causal, as the spec shows later keys"),
+        ("causal", {"sliding_window": 7}, "causal: the layer has a window of 7 keys, the spec none"),
+        ("sliding_window", {}, "the spec has a window of 1024 keys, the layer one of None"),
+        ("sliding_window", {"sliding_window": 7}, "the spec has a window of 1024 keys, the layer one of 7"),
+        ("causal", {"softcap": 30.0}, "causal: the layer caps scores at 30.0, the spec does not"),
+        ("softcap_window", {"softcap": 30.0}, "softcap_window: the spec caps scores at 50.0, the layer at 30.0"),
+        ("softcap_window", {}, "the spec caps scores at 50.0, the layer at None"),
+        ("causal", {"s_aux": state(2)}, "causal: the layer has sinks, the spec none"),
+        ("sink_window", {}, "sink_window: the spec has sinks, the layer none"),
+        ("causal", {"position_bias": state(1)}, "causal: the layer adds a bias, the spec none"),
+        ("pair_bias", {"causal": False}, "pair_bias: the spec adds a bias, the layer has none"),
+        ("causal", {"dropout": 0.1}, "causal: the layer drops a share 0.1 of the weights, the spec none"),
+        ("causal", {"output_attentions": True}, "output_attentions needs eager"),
+        ("causal", {"cache": object()}, "pages of continuous batching need another attention"),
+        ("causal", {"cu_seq_lens_q": state(2)}, "causal: cu_seq_lens_q packs sequences"),
+        ("causal", {"mask": state(1, 1, 4, 4)}, r"expected no ready mask, .* got torch.Size\(\[1, 1, 4, 4\]\)"),
+        ("causal", {"mask": state(1, 4)}, "expected no ready mask, but a 2-D attention_mask of the model"),
+        ("packed_causal", {"mask": state(1, 1, 4, 4)}, "packed_causal: expected no ready mask, got a Tensor"),
+    ],
+)
+def test_what_a_layer_says_and_the_spec_does_not_is_refused(
+    name: str, given: dict[str, Any], told: str, module: Callable[..., ModuleType]
+) -> None:
+    with pytest.raises(ValueError, match=told):
+        attend(module(name), **given)
+
+
+BATCH: dict[str, Any] = {"batch_size": 2, "q_length": 6, "kv_length": 6}
+ALL = {"mask_function": masking.bidirectional_mask_function}
+BLOCKS = masking.blockwise_overlay(torch.tensor([[-1, 0, 0, -1, 1, 1]] * 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "told"),
+    [
+        ("causal", {"use_vmap": True}, "causal: the model joins a mask of its own to the usual one"),
+        ("causal", ALL, "asks for a mask that shows later keys"),
+        ("full", {}, "full: the model asks for a mask that hides keys, the spec shows all"),
+        (
+            "causal",
+            {"mask_function": masking.or_masks(masking.causal_mask_function, BLOCKS)},
+            "causal: position_ids pack sequences, or blocks see later keys",
+        ),
+        (
+            "runtime_window",
+            {"mask_function": masking.or_masks(masking.causal_mask_function, BLOCKS), "local_size": 3},
+            "runtime_window: position_ids pack sequences, or blocks see later keys",
+        ),
+        (
+            "prefix_lm",
+            {"mask_function": masking.or_masks(masking.causal_mask_function, BLOCKS)},
+            "prefix_lm: position_ids pack sequences, or blocks other than a prefix see later keys",
+        ),
+        ("prefix_lm", {"kv_offset": 3, "q_offset": 3}, "prefix_lm: the spec counts keys from the first one"),
+        (
+            "causal",
+            {"attention_mask": torch.tensor([[1, 1, 1, 0, 1, 1], [1] * 6]).bool()},
+            "causal: expected an attention_mask with padding on the left or right, got holes",
+        ),
+        ("packed_causal", {"attention_mask": torch.ones(2, 6).bool()}, "packed_causal: padding takes a spec of the"),
+        ("packed_full", {"attention_mask": torch.ones(2, 6).bool()} | ALL, "packed_full: padding takes a spec of the"),
+        ("packed_full", {}, "packed_full: the model asks for a mask that hides keys"),
+        ("packed_causal", {"q_offset": 3, "kv_length": 9}, "packed_causal: a cache takes a spec of the dense layout"),
+        (
+            "packed_causal",
+            {"mask_function": masking.or_masks(masking.causal_mask_function, BLOCKS)},
+            "packed_causal: blocks see later keys, which the spec hides",
+        ),
+        ("packed_causal", ALL, "packed_causal: the model asks for"),
+    ],
+)
+def test_a_mask_that_the_spec_does_not_have_is_refused(
+    name: str, given: dict[str, Any], told: str, module: Callable[..., ModuleType]
+) -> None:
+    with pytest.raises(ValueError, match=told):
+        module(name).mask(**(BATCH | given))
+
+
+def test_one_token_waits_for_nothing(module: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
+    held = torch.tensor([[0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]]).bool()
+    step = BATCH | {"q_length": 1, "q_offset": 5}
+    with monkeypatch.context() as watched:
+        watched.setattr(torch.Tensor, "__bool__", lambda x: pytest.fail("a look at the device"))
+        made = module("causal").mask(**step, attention_mask=held)
+        late = module("causal").mask(**(step | {"q_offset": torch.tensor(5)}))
+    assert late[..., 0, 0].tolist() == [[0, 6, 5], [0, 6, 5]]
+    assert made[..., 0, 0].tolist() == [[1, 6, 4], [0, 6, 5]]
+    # so that a mistake shows there
+    with pytest.raises(RuntimeError, match="causal: expected an attention_mask with padding on the left or right"):
+        module("causal").mask(**step, attention_mask=held & (torch.arange(6) != 3))
+
+
+def test_a_compiled_model_tells_of_packed_sequences_by_their_cuts(
+    module: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = module("packed_causal")
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert packed.mask(**BATCH, mask_function=BLOCKS) is None
+    with pytest.raises(ValueError, match="packed_causal: compiled models get sequences by cu_seq_lens_q"):
+        attend(packed)
+
+
+def test_packing_is_refused_by_a_dense_spec(module: Callable[..., ModuleType]) -> None:
+    model, (ids, _) = DECODERS["llama"].made(), padded("nothing", 1, 6)
+    model.set_attn_implementation(module("causal").register())
+    with pytest.raises(ValueError, match="causal: position_ids pack sequences"):
+        model(ids, position_ids=torch.tensor([[0, 1, 2, 0, 1, 2]]), use_cache=False)
+
+
+def test_a_name_that_switches_on_other_code_is_refused(module: Callable[..., ModuleType]) -> None:
+    with pytest.raises(ValueError, match=r"name: 'flash' in it switches on other code of transformers"):
+        module("causal").register("my_flash")
+    assert module("causal").register("mine") == "mine"
+    assert "mine" in transformers.AttentionMaskInterface._global_mapping
+
+
+def test_nothing_is_counted_where_all_lines_up(module: Callable[..., ModuleType]) -> None:
+    mask = module("causal").mask
+    assert mask(**BATCH) is None
+    assert mask(**BATCH, attention_mask=torch.ones(2, 6).bool()) is None
+    encoder = {"mask_function": masking.bidirectional_mask_function, "attention_mask": torch.ones(2, 6).bool()}
+    assert module("full").mask(**BATCH, **encoder) is None
+    assert module("prefix_lm").mask(**BATCH, **encoder)[..., 0, 0].tolist() == [[6], [6]]
+    assert mask(2, 1, 6, q_offset=5) is None
+    # what a mask leaves out is padding, as in other attention of the library
+    made = mask(2, 2, 6, q_offset=4, attention_mask=torch.ones(2, 2).bool())
+    assert made[..., 0, 0].tolist() == [[0, 2, 4], [0, 2, 4]]
+    # a cache for windows has room left
+    assert mask(2, 2, 9, q_offset=3)[..., 0, 0].tolist() == [[0, 9, 3], [0, 9, 3]]
+    # a static cache has more keys than there are tokens, and knows on the device how many
+    made = mask(2, 1, 9, q_offset=torch.tensor(5))
+    assert made[..., 0, 0].tolist() == [[0, 9, 5], [0, 9, 5]]
+
+
+@pytest.mark.usefixtures("on_device")
+def test_dropout_draws_by_the_generator_of_torch(module: Callable[..., ModuleType]) -> None:
+    q = torch.randn(1, 2, 8, 16)
+    outs = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        layer = SimpleNamespace(is_causal=True)
+        outs.append(module("gpt2_dropout").attend(layer, q, q, q, None, dropout=0.5)[0])
+    assert torch.equal(outs[0], outs[1])
+    assert not torch.equal(outs[0], outs[2])
+
+
+@pytest.mark.usefixtures("on_device")
+def test_other_inputs_are_keywords_of_the_models_forward(module: Callable[..., ModuleType]) -> None:
+    text = "mask: [causal]\nscore: [expr: score * heat]\ninputs: {heat: {axes: [head]}}\nexports: [transformers]\n"
+    heated, q = module("heated", text), torch.randn(1, 2, 8, 16)
+    with pytest.raises(TypeError, match="heated: the model's forward needs the keyword 'heat'"):
+        attend(heated)
+    layer = SimpleNamespace(is_causal=True)
+    out, weights = heated.attend(layer, q, q, q, None, heat=torch.full((2,), 2.0))
+    expected, _ = module("causal").attend(layer, 2 * q, q, q, None)
+    assert weights is None
+    assert (out - expected).abs().max() < 1e-5

@@ -227,6 +227,7 @@ def sweep(limit: float) -> list[dict[str, Any]]:
             if block * shape[-1] * 4 * stages > 200_000:
                 continue
             launch.SPLITS_16BIT[size] = (block, warps, stages, split)
+            decoding("causal").CALLS.clear()
             runtime.LaunchCache.known.clear()
             calls = {"dense": ours("causal", q, k, v, lengths)}
             calls["page 16"] = ours("causal", q, pk, pv, lengths, page_table=table)

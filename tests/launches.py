@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -134,30 +135,81 @@ def check(package: str, planned: plan.Plan) -> None:
     runtime = importlib.import_module(f"{package}.launch").runtime
     runtime.architecture = lambda device: "sm_90"
     runtime.cache_share = lambda device: 2**12
-    remembered = runtime.LaunchCache.of
+    different = list(alternatives(planned))
+    for copies in (True, False):
+        runtime.copies_tiles = lambda device, copies=copies: copies
+        runtime.LaunchCache.known.clear()
+        compare(attention, runtime, different)
+
+
+def check_decoding(package: str, planned: plan.Plan) -> None:
+    """The same of a package's decoding, which also remembers what its checks found."""
+    decode = importlib.import_module(f"{package}.decode")
+    runtime = importlib.import_module(f"{package}.decode_launch").runtime
+
+    def attend(*given: Any, **keywords: Any) -> torch.Tensor:
+        found = decode.attend_with_cache(*given, **keywords)
+        return found[0] if keywords["return_lse"] else found
+
+    keywords = inspect.signature(decode.attend_with_cache).parameters
+    different = list(cached_calls({*keywords}, 2 if planned.spec.grouped else 4))
+    compare(attend, runtime, different, decode.CALLS)
+
+
+def cached_calls(keywords: set[str], kv_heads: int) -> Iterator[Call]:
+    """Calls of decoding of which each has another shape, stride, place, type or bound than the others."""
+    turned = torch.randn(1280, 8)
+    more = {"cos": turned.cos(), "sin": turned.sin(), "sinks": torch.zeros(4), "window": 20}
+    more |= {"prefix_len": torch.tensor([3, 5]), "rel_bias": torch.zeros(4, 32)}
+    more |= {"tree_mask": torch.ones(2, 5, 5, dtype=torch.bool)}
+    more = {name: x for name, x in more.items() if name in keywords} | {"return_lse": True}
+    more["seq_lens"] = torch.tensor([30, 40], dtype=torch.int32)
+    first = {name: more[name][:1] for name in ("seq_lens", "prefix_len", "tree_mask") if name in more}
+    q, (k, v) = torch.randn(2, 3, 4, 16).half(), torch.randn(2, 2, 1280, kv_heads, 16).half()
+    yield Call(SMALL, (q, k, v), more, ())
+    yield Call(SMALL, (q, k, v), {**more, "max_seqlen_k": 48}, ())
+    yield Call(SMALL, (q.float(), k.float(), v.float()), more, ())
+    yield Call(SMALL, (q.transpose(0, 1).contiguous().transpose(0, 1), k, v), more, ())
+    yield Call(SMALL, (q, *(x.transpose(1, 2).contiguous().transpose(1, 2) for x in (k, v))), more, ())
+    yield Call(SMALL, (q, torch.empty(k.numel() + 1, dtype=k.dtype)[1:].view(k.shape).copy_(k), v), more, ())
+    yield Call(SMALL, (q, k, v), {**more, "out": torch.empty_like(q), "workspace": torch.empty(2**14)}, ())
+    yield Call(SMALL, (q[:1], k, v), more | first, ())
+    yield Call(SMALL, (q, k, v), {**more, "return_lse": False}, ())
+    paged = {**more, "page_table": torch.arange(160, dtype=torch.int32).view(2, 80)}
+    k, v = (x.reshape(160, 16, kv_heads, 16) for x in (k, v))
+    yield Call(SMALL, (q, k, v), paged, ())
+    cuts = {"cu_seqlens_q": torch.tensor([0, 1, 6], dtype=torch.int32), "max_seqlen_q": 5}
+    yield Call(SMALL, (q.reshape(6, 4, 16), k, v), paged | cuts, ())
+    if "window" in keywords:
+        yield Call(SMALL, (q, k, v), {**paged, "window": 700}, ())
+    if "positions" in keywords:
+        yield Call(SMALL, (q, k, v), {**paged, "positions": torch.zeros(3, 2, dtype=torch.int64).T}, ())
+
+
+def compare(attention: Any, runtime: Any, different: Sequence[Call], checked: dict[Any, Any] | None = None) -> None:
+    """Fails where second launches of different calls differ from first ones."""
+    remembered, checked = runtime.LaunchCache.of, {} if checked is None else checked
 
     def forgotten(*_: Any) -> Any:
         cache = runtime.LaunchCache()
         cache.launches = Forgetful()
         return cache
 
-    # kernels are compiled for it, and calls on the CPU accepted all the same
+    # kernels are compiled for a GPU, and calls on the CPU accepted all the same
     os.environ["TRITON_INTERPRET"] = "1"
-    different = list(alternatives(planned))
-    for copies in (True, False):
-        runtime.copies_tiles = lambda device, copies=copies: copies
-        runtime.LaunchCache.known.clear()
-        for call in different:
-            launches(attention, anew(call, 0.5))
-        for call in [anew(call, 0.25) for call in different]:
-            again = launches(attention, call)
-            runtime.LaunchCache.of = forgotten
-            first = launches(attention, call)
-            runtime.LaunchCache.of = remembered
-            assert {how for how, *_ in again} == {"again"}, "a launch forgot its shapes"
-            assert {how for how, *_ in first} == {"first"}
-            for (_, *one), (_, *other) in zip(again, first, strict=True):
-                assert one == other, f"{one}\nin place of\n{other}"
+    for call in different:
+        launches(attention, anew(call, 0.5))
+    for call in [anew(call, 0.25) for call in different]:
+        again, before = launches(attention, call), dict(checked)
+        runtime.LaunchCache.of = forgotten
+        checked.clear()
+        first = launches(attention, call)
+        runtime.LaunchCache.of = remembered
+        checked |= before
+        assert {how for how, *_ in again} == {"again"}, "a launch forgot its shapes"
+        assert {how for how, *_ in first} == {"first"}
+        for (_, *one), (_, *other) in zip(again, first, strict=True):
+            assert one == other, f"{one}\nin place of\n{other}"
     del os.environ["TRITON_INTERPRET"]
 
 
@@ -167,5 +219,8 @@ if __name__ == "__main__":
     sys.path.insert(0, sys.argv[1])
     for name in sys.argv[2:]:
         path = resources.variants()[name]
-        check(name, plan.build(spec.load(path, terms=resources.terms_for(path))))
+        planned = plan.build(spec.load(path, terms=resources.terms_for(path)))
+        check(name, planned)
+        if planned.decode:
+            check_decoding(name, planned)
         print(name)

@@ -73,8 +73,8 @@ def test_a_spec_that_does_not_exist(command: str) -> None:
 
 def test_render_writes_packages(folder: Path) -> None:
     first = run("render", write("one"), write("two", LEARNED))
-    assert first.stdout == "generated/one: 12 files changed\ngenerated/two: 10 files changed\n"
-    shared = {"runtime.py", "checks.py"}
+    assert first.stdout == "generated/one: 13 files changed\ngenerated/two: 11 files changed\n"
+    shared = {"arguments.py", "runtime.py", "checks.py"}
     expected = {"__init__.py", "kernels.py", "hopper.py", "launch.py", "tiles.py", "api.py", "reference.py", *shared}
     assert files(folder / "generated" / "two") == expected | {"test_two.py"}
     whole = {"hopper_backward.py", "hopper_launch.py"}

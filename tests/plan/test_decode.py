@@ -115,6 +115,7 @@ VARIANTS = {
     "prefixed": Variant("mask: [prefix_lm]", prefix),
     "documented": Variant("mask: [causal, segments]", documents),
     "first_keys": Variant("mask: [causal, any: [sliding_window: {size: 24}, expr: 'k < 4']]"),
+    "in_pieces": Variant("mask: [causal, any: [expr: 'q // 20 == k // 20', expr: 'k < 4']]"),
     "drafted": Variant("mask: [tree]\nrope: {layout: half}", tree, rope=True),
     "buckets": Variant(
         "mask: [causal]\nscore: [relative_bias: {bidirectional: false}]", same(rel_bias=torch.randn(4, 32))
@@ -270,6 +271,23 @@ def test_heads_may_stand_before_places(variant: Callable[[str], ModuleType]) -> 
     assert torch.equal(decode(variant("plain"), "plain", PLAIN, cache)[0], out)
 
 
+def test_new_tokens_may_stand_anywhere(variant: Callable[[str], ModuleType]) -> None:
+    s, decoding = Sequences([40, 9], [3, 3]), variant("rotated").decode
+    q, cache = (
+        torch.stack(s.q),
+        Cache(s).fill(decoding.append, lambda b: {**ROPE, "positions": torch.arange(s.lengths[b])}),
+    )
+    given = {**ROPE, "positions": torch.tensor([[5, 6, 7], [1, 0, 2]]), **cache.pages()}
+    out = decoding.attend_with_cache(q, cache.k, cache.v, s.seq_lens, **given)
+    given["positions"] = given["positions"].T.contiguous().T
+    for apart in (
+        q.transpose(0, 1).contiguous().transpose(0, 1),
+        q.transpose(-1, -2).contiguous().transpose(-1, -2),
+        q,
+    ):
+        assert torch.equal(decoding.attend_with_cache(apart, cache.k, cache.v, s.seq_lens, **given), out)
+
+
 @pytest.mark.parametrize("name", ["plain", "sinking"])
 def test_a_sequence_without_keys(variant: Callable[[str], ModuleType], name: str) -> None:
     s = Sequences([0, 3], [1, 1])
@@ -290,6 +308,37 @@ def test_a_window_reads_its_own_pages_alone(variant: Callable[[str], ModuleType]
     out = decoding.attend_with_cache(q, cache.k, cache.v, s.seq_lens, **table, **old)
     for x, y in zip(out, expected(variant("window"), s)[0], strict=True):
         torch.testing.assert_close(x, y, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize(("name", "new"), [("window", 1), ("called_window", 3), ("first_keys", 3), ("in_pieces", 1)])
+def test_splits_outside_a_window_are_not_started(
+    variant: Callable[[str], ModuleType], name: str, new: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bits are those of a call that starts all of them."""
+    s, decoding = Sequences([1100, 5, 129], [new] * 3, heads=2, kv_heads=1), variant(name).decode
+    q, (k, v) = torch.stack(s.q), torch.full((2, 3, 1100, 1, 16), math.nan)
+    for b, n in enumerate(s.lengths):
+        k[b, :n], v[b, :n] = s.k[b], s.v[b]
+    given, alone = VARIANTS[name].given(s, Cache(s, paged=False), False)
+
+    def call(**sized: Any) -> tuple[int, tuple[torch.Tensor, ...]]:
+        size = decoding.workspace_size(q, k, v, max_seqlen_q=new, max_seqlen_k=1100, **sized)
+        old = torch.full((size,), math.nan)
+        # parts of all rows, each with an LSE
+        return size // (3 * new * 2 * 17), decoding.attend_with_cache(
+            q, k, v, s.seq_lens, return_lse=True, workspace=old, **given
+        )
+
+    splits, few = call(**given)
+    # a window begins in one split and ends in another; the first keys have one to themselves
+    assert splits == (3 if name in ("first_keys", "in_pieces") else 2)
+    monkeypatch.setattr(decoding, "_seen", lambda *numbers: (2**28, 0))
+    monkeypatch.setattr(decoding, "CALLS", {})
+    splits, every = call()
+    assert splits == 18
+    assert torch.equal(few[0], every[0])
+    assert torch.equal(few[1], every[1])
+    torch.testing.assert_close(few[0][0], expected(variant(name), s, alone)[0][0], rtol=1e-4, atol=2e-5)
 
 
 def test_other_lengths_within_the_same_bounds(variant: Callable[[str], ModuleType]) -> None:

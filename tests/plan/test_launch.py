@@ -56,6 +56,25 @@ def test_comparison_finds(right: str, wrong: str, tmp_path: Path) -> None:
     assert compared(tmp_path, "causal").returncode == 1
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "right", "wrong"),
+    [
+        ("decode_arguments", "(x.shape, x.stride(), x.dtype,", "(x.shape, x.dtype,"),
+        ("decode_arguments", "(x.shape, x.stride(), x.dtype,", "(x.stride(), x.dtype,"),
+        ("decode_arguments", "(*numbers, *shapes)", "(*shapes,)"),
+        ("decode_launch", "call.longest, splits, lse is None)", "call.longest, lse is None)"),
+    ],
+)
+def test_comparison_of_decoding_finds(file: str, right: str, wrong: str, tmp_path: Path) -> None:
+    package = tmp_path / "causal"
+    shutil.copytree(GENERATED / "causal", package)
+    text = (package / f"{file}.py").read_text()
+    assert right in text
+    (package / f"{file}.py").write_text(text.replace(right, wrong))
+    assert compared(tmp_path, "causal").returncode == 1
+
+
 @pytest.fixture
 def runtime() -> ModuleType:
     """The machinery of launching, the same in every package."""

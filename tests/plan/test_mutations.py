@@ -26,6 +26,12 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "k_pos[None, :] <= q_pos[:, None]",
         "k_pos[None, :] < q_pos[:, None]",
     ),
+    "a tile that hangs on the batch": (
+        "causal",
+        "return launch(32, 32, 4, 1)",
+        "return launch(32, 32 if q.shape[0] == 1 else 16, 4, 1)",
+        "bits_hang",
+    ),
     "window one too wide": ("runtime_window", "- k_pos[None, :] < in_window", "- k_pos[None, :] <= in_window"),
     "window's tiles begin too late": (
         "runtime_window",

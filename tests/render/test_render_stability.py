@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import unformatted
 
 from attnforge.language import spec
 from attnforge.render import header, render
@@ -60,29 +61,40 @@ def test_files_say_what_they_were_made_from_and_no_more() -> None:
         assert "\r" not in text, name
         assert text.endswith("\n"), name
         assert not text.endswith("\n\n"), name
-    packages = len(list((ROOT / "generated").glob("*/__init__.py")))
     for file, texts in shared.items():
+        beside = "decode.py" if file.startswith("decode") else "__init__.py"
+        packages = len(list((ROOT / "generated").glob(f"*/{beside}")))
         assert len(set(texts)) == 1 and len(texts) == packages, f"{file} is not the same in every package"
 
 
 UNLIKE = (
-    "name: one\n",
+    "name: one\nexports: [decode]\n",
     "name: two\nlayout: packed\nrope: {layout: half}\nsink: true\nscore: [log_decay]\n",
     "name: three\nheads: equal\nmask: [causal]\ndropout: true\nalgorithm: flash1\n",
+    "name: four\nheads: equal\nrope: {layout: half}\nsink: true\nmask: [causal]\nexports: [decode]\n",
 )
+SHARED = {
+    "checks.py": "tests/checks.py.jinja",
+    "arguments.py": "host/arguments.py.jinja",
+    "runtime.py": "host/runtime.py.jinja",
+    "decode_arguments.py": "decode/arguments.py.jinja",
+}
 
 
-def test_checks_are_the_same_bytes_in_every_package(tmp_path: Path) -> None:
-    made = []
+def test_some_files_are_the_same_bytes_in_every_package(tmp_path: Path) -> None:
+    made: dict[str, list[str]] = {}
     for text in UNLIKE:
         path = tmp_path / f"{text.split()[1]}.yaml"
         path.write_text(text)
-        made.append(render.render(spec.load(path, terms=resources.terms_for(path)))["checks.py"])
-    assert len(set(made)) == 1
-    found = header.read(made[0])
-    assert found is not None and found.intact and found.source == "templates/tests/checks.py.jinja"
-    opening = made[0].partition('"""')[0]
-    assert "the same in every package" in opening and "specs/" not in opening
+        for name, content in unformatted.files(spec.load(path, terms=resources.terms_for(path))).items():
+            made.setdefault(name, []).append(content)
+    for name, template in SHARED.items():
+        assert len(made[name]) == (2 if name.startswith("decode") else 4)
+        assert len(set(made[name])) == 1
+        found = header.read(made[name][0])
+        assert found is not None and found.intact and found.source == f"templates/{template}"
+        opening = made[name][0].partition('"""')[0]
+        assert "the same in every package" in opening and "specs/" not in opening
 
 
 @pytest.mark.slow

@@ -36,8 +36,13 @@ _DECODING = {
 }
 _LAYERS = {"transformers.py": "transformers/transformers.py.jinja"}
 
-# the same bytes in every package
-_SHARED = {"runtime.py": "host/runtime.py.jinja", "checks.py": "tests/checks.py.jinja"}
+# the same bytes in every package, and in each that decodes
+_SHARED = {
+    "arguments.py": "host/arguments.py.jinja",
+    "runtime.py": "host/runtime.py.jinja",
+    "checks.py": "tests/checks.py.jinja",
+}
+_SHARED_DECODING = {"decode_arguments.py": "decode/arguments.py.jinja"}
 
 
 class TemplateFault(Exception):
@@ -51,7 +56,8 @@ def render(spec: Spec) -> dict[str, str]:
     files |= _DECODING if values["plan"].decode else {}
     files |= _LAYERS if values["transformers"] else {}
     own = {name.format(name=spec.name): _file(template, values) for name, template in files.items()}
-    return own | {name: _shared(template) for name, template in _SHARED.items()}
+    shared = _SHARED | (_SHARED_DECODING if values["plan"].decode else {})
+    return own | {name: _shared(template) for name, template in shared.items()}
 
 
 def hopper_files(planned: plan.Plan) -> tuple[str, ...]:

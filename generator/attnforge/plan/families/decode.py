@@ -7,19 +7,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ...language.spec import Spec
-from .. import cached_arguments, positions, rotation, softmax, tile_ranges
+from .. import cached_arguments, cached_range, positions, rotation, softmax, tile_ranges
 from ..analysis import Analysis, analyse
 from ..arguments import Argument
 from ..cached_arguments import CachedArgument
+from ..cached_range import SPAN, CachedRange, KeySpan
 from ..cached_terms import CachedTerms
 from ..paged import PAGED, decoded
 from ..parameters import Function, Kernel, Parameter, Step, jitted
 from ..shared_parameters import SharedParameters
 from ..statements import Block, Branch, Call, Comment, Loop, Statement, lines, names, needed, reads, targets
-from ..tile_ranges import TileRange
 from ..tiles import Tile
 
-_SPAN = ("lo", "hi", "full_lo", "full_hi")
 _TABLES = (
     *("cos_ptr", "cos_stride_row", "cos_stride_column", "sin_ptr", "sin_stride_row", "sin_stride_column"),
     *("position_end", "D", "PAIRS"),
@@ -30,6 +29,7 @@ _SIZES = (
     *(Parameter("tokens", "i32", "q.shape[0]"), Parameter("longest", "i32", "longest")),
     *(Parameter("max_seqlen_k", "i32", "max_seqlen_k", own=True), Parameter("Hq", "i32", "q.shape[1]")),
     *(Parameter("splits", "i32", "splits"), Parameter("split_size", "i32", "split_size")),
+    *(Parameter(name, "i32", name, own=True) for name in ("reach", "first_keys")),
 )
 # up to a head size: keys of a tile, warps of 16 rows, stages, keys of a split
 SPLITS = {
@@ -46,52 +46,6 @@ _COUNTS = {
     "Hq": "q.shape[-2]",
     "Hkv": "k_cache.shape[-2]",
 }
-
-
-@dataclass(frozen=True)
-class KeySpan:
-    """The function that tells which keys a tile of rows sees, and which of them need no mask."""
-
-    tiles: TileRange
-    by_row: frozenset[str]  # names of which each row has a value
-    function = "key_span"
-
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        """What it takes."""
-        return (*(("span",) if len(self.tiles.ends) > 1 else ()), *self.tiles.parameters)
-
-    @property
-    def call(self) -> str:
-        """Text that calls it."""
-        return f"{self.function}({', '.join('h[:, None]' if name == 'h' else name for name in self.parameters)})"
-
-    @property
-    def body(self) -> tuple[Statement, ...]:
-        """Its statements; a span begins where the one before it ends, at the earliest."""
-        found: list[Statement] = []
-        several = len(self.tiles.ends) > 1
-        for n, ends in enumerate(self.tiles.ends):
-            number = str(n) if several else ""
-            lo, hi, full_lo, full_hi = (f"{name}{number}" for name in _SPAN)
-            first = self._over_rows("min", ends.lo)
-            found.append(Statement(lo, f"tl.maximum({first}, hi{n - 1})" if n else first))
-            found.append(Statement(hi, f"tl.maximum({self._over_rows('max', ends.hi)}, {lo})"))
-            if ends.full:
-                full = self._over_rows("max", ends.full[0]), self._over_rows("min", ends.full[1])
-                found.append(Statement(full_lo, f"tl.maximum({full[0]}, {lo})"))
-                found.append(Statement(full_hi, f"tl.minimum({full[1]}, {hi})"))
-            else:
-                found.append(Statement(f"{full_lo}, {full_hi}", f"{hi}, {lo}"))
-        for name in _SPAN if several else ():
-            *others, last = (f"{name}{n}" for n in range(len(self.tiles.ends)))
-            choice = "".join(f"tl.where(span == {n}, {other}, " for n, other in enumerate(others))
-            found.append(Statement(name, f"{choice}{last}{')' * len(others)}"))
-        return (*found, Statement("", f"return {', '.join(_SPAN)}"))
-
-    def _over_rows(self, extreme: str, text: str) -> str:
-        """Text of an end that holds for all rows of the tile."""
-        return f"tl.{extreme}({text})" if names(text) & self.by_row else text
 
 
 @dataclass(frozen=True)
@@ -126,6 +80,16 @@ class Decode:
         """The keywords that stem from terms and inputs."""
         return cached_arguments.build(self.spec, self.taken)
 
+    @cached_property
+    def seen(self) -> CachedRange:
+        """Which keys new tokens may see."""
+        return cached_range.build(self.spec)
+
+    @property
+    def bounding(self) -> tuple[Argument, ...]:
+        """The numbers among the keywords that tell it."""
+        return tuple(a for a in self.taken if a.code in self.seen.numbers)
+
     @property
     def sizes(self) -> dict[str, str]:
         """The sizes that shapes of these keywords name, and the host's texts of them."""
@@ -157,7 +121,7 @@ class Decode:
         """The functions that the kernels call and kernels.py lacks."""
         span = Function("decode/functions.jinja", "span_function", (self.span,))
         found = (
-            *jitted("decode/functions", *PAGED.functions),
+            *jitted("decode/functions", *PAGED.functions, "nth_of"),
             span,
             *jitted("decode/functions", "load_places", "quantised"),
         )
@@ -247,7 +211,7 @@ class Decode:
             self.step.call("mixed", ""),
         )
         inside: tuple[Block, ...] = (
-            Statement(", ".join(_SPAN), self.span.call),
+            Statement(", ".join(SPAN), self.span.call),
             Statement("begin, end", "tl.maximum(lo, split_begin), tl.minimum(hi, split_begin + split_size)"),
             Statement("first", "begin // BLOCK_N"),
             Statement("last", "tl.where(begin < end, tl.cdiv(end, BLOCK_N), first)"),

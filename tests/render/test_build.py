@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import devices  # noqa: F401  # where kernels run is settled before triton is imported
+import devices  # where kernels run is settled before triton is imported
 import pytest
 import torch
 import unformatted
@@ -112,6 +112,27 @@ with unformatted.as_printed():
     loaded = spec.loads(TEXT, Path.cwd(), shown="<spec>")
     assert {path.name for path in (home / "near").glob("[!_]*")} == set(render.render(loaded)) - {"__init__.py"}
     assert not list((home / "near").glob(".*"))
+
+
+@pytest.mark.slow
+def test_without_triton_all_but_the_kernels_works(place: Path) -> None:
+    code = f"""
+import sys
+sys.modules["triton"] = None
+import attnforge, torch, unformatted
+with unformatted.as_printed():
+    near = attnforge.build({TEXT!r})
+x = torch.ones(1, 3, 1, 16)
+assert torch.equal(near.reference(x, x, x), x)
+near.attention(x, x, x)
+"""
+    path = os.pathsep.join(map(str, (Path(attnforge.__file__).parents[1], TESTS)))
+    env = os.environ | {"PYTHONPATH": path, devices.INTERPRETER: "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1] == (
+        "ModuleNotFoundError: attention needs triton, which PyTorch brings along on Linux; "
+        "`reference` runs without it, on any system"
+    )
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,8 @@ SPECS = {
     "causal": "mask: [causal]",
     "packed": "layout: packed\nrope: {layout: half}\nmask: [causal]",
     "learned": "rope: {layout: half}\nmask: [causal]\nscore: [log_decay]\nsink: true",
-    "dropout": "mask: [sliding_window: {size: runtime}]\ndropout: true",
+    "dropout": "mask: [sliding_window: {size: runtime}]\nscore: [{expr: 'score + w[k]'}]\ndropout: true\n"
+    "inputs: {w: {axes: [token, head], grad: true}}",
 }
 Tensors = dict[str, torch.Tensor]
 Call = dict[str, Any]

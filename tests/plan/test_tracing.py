@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import io
+import re
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -178,6 +180,23 @@ def test_checkpointing_saves_what_a_policy_names(
         found = torch.autograd.grad(run(*given).sum(), given)
     assert runs.count(forward) == (1 if saved else 2)
     torch.testing.assert_close(found, torch.autograd.grad(block(*given).sum(), given))
+
+
+def test_the_policy_of_the_docs_keeps_attention(causal: Callable[..., torch.Tensor]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "compile.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    text = text.replace("import generated.causal.launch", "").replace("generated_causal", "tracing__causal")
+    x = torch.randn(1, 9, 1, 16, requires_grad=True)
+    names: Call = {"block": lambda x: causal(x, x, x), "x": x}
+    exec(compile(text, "compile.md", "exec"), names)
+    operator = torch.ops.attnforge.tracing__causal_launch_attend.default
+    assert names["policy"](None, operator) == CheckpointPolicy.MUST_SAVE
+    torch.testing.assert_close(torch.autograd.grad(names["out"].sum(), x)[0], gradient_of(causal, x))
+
+
+def gradient_of(attention: Callable[..., torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    """That of the sum of self-attention."""
+    return torch.autograd.grad(attention(x, x, x).sum(), x)[0]
 
 
 def test_compiled_calls_obey_autocast(causal: Callable[..., torch.Tensor]) -> None:

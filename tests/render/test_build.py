@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -44,6 +45,14 @@ def test_a_build_runs_and_says_where_it_lies(place: Path) -> None:
     torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-3)
     (home,) = place.iterdir()
     assert module.__doc__ and module.__doc__.endswith(f"\n\nIts code lies in {home / 'near'}.\n")
+
+
+def test_what_the_docs_show_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (TESTS.parent / "docs" / "build.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    x = torch.randn(1, 9, 1, 16)
+    exec(compile(block, "build.md", "exec"), dict.fromkeys("qkv", x))
+    assert capsys.readouterr().out.splitlines()[-2] == f"Its code lies in {next(place.iterdir()) / 'near'}."
 
 
 def test_a_build_is_what_a_render_writes(place: Path, tmp_path: Path) -> None:

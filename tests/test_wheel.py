@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -12,19 +14,25 @@ from pathlib import Path
 
 import pytest
 
+import attnforge
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 pytest.importorskip("hatchling")
 
 
+def built(kind: str, source: Path, out: Path) -> Path:
+    """A wheel or a source distribution, made of a folder."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(out)]
+    subprocess.run(command, cwd=source, check=True, capture_output=True)
+    (path,) = out.iterdir()
+    return path
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    (built,) = out.glob("*.whl")
-    return built
+    return built("wheel", ROOT, tmp_path_factory.mktemp("wheel"))
 
 
 def test_the_wheel_carries_templates_and_specs(wheel: Path) -> None:
@@ -73,16 +81,84 @@ def test_an_installed_wheel_renders_a_users_spec(wheel: Path, tmp_path: Path) ->
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source distribution."""
+    return built("sdist", ROOT, tmp_path_factory.mktemp("archive"))
+
+
+@pytest.fixture(scope="module")
+def source(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The source distribution, unpacked."""
     out = tmp_path_factory.mktemp("source")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(out)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    (built,) = out.glob("*.tar.gz")
-    with tarfile.open(built) as archive:
-        archive.extractall(out, filter="data")
-    (folder,) = (path for path in out.iterdir() if path.is_dir())
+    with tarfile.open(archive) as packed:
+        packed.extractall(out, filter="data")
+    (folder,) = out.iterdir()
     return folder
+
+
+def test_what_is_built_elsewhere_later_has_the_same_bytes(
+    wheel: Path, archive: Path, source: Path, tmp_path: Path
+) -> None:
+    for path in (source / "README.md", source / "generator" / "attnforge" / "__init__.py"):
+        path.chmod(0o664)
+        os.utime(path, (1e9, 1e9))
+    for kind, first in (("wheel", wheel), ("sdist", archive)):
+        (tmp_path / kind).mkdir()
+        again = built(kind, source, tmp_path / kind)
+        assert again.name == first.name
+        assert again.read_bytes() == first.read_bytes()
+
+
+def test_the_version_stands_in_one_place(wheel: Path) -> None:
+    assert wheel.name.startswith(f"attnforge-{attnforge.__version__}-")
+    headings = re.findall(r"(?m)^## (\S+)$", (ROOT / "CHANGELOG.md").read_text())
+    assert headings[0] == attnforge.__version__
+    others = [ROOT / "pyproject.toml", ROOT / "README.md", *(ROOT / "generator").rglob("*.py")]
+    assert [path.name for path in others if f'"{attnforge.__version__}"' in path.read_text()] == ["__init__.py"]
+
+
+def test_triton_is_asked_for_where_it_exists(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as packed:
+        metadata = packed.read(f"attnforge-{attnforge.__version__}.dist-info/METADATA").decode()
+    (line,) = (line for line in metadata.splitlines() if line.startswith("Requires-Dist: triton"))
+    assert line.endswith("; sys_platform == 'linux'")
+
+
+TRAIN = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "attnforge":
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Missing())
+import torch
+from model.layers.causal import attention
+
+torch.manual_seed(0)
+layer, x = torch.nn.Linear(16, 48), torch.randn(2, 12, 16)
+wanted = torch.roll(x, 1, 1)
+optimizer, losses = torch.optim.Adam(layer.parameters(), 0.1), []
+for _ in range(5):
+    q, k, v = layer(x)[:, :, None].chunk(3, -1)
+    loss = (attention(q, k, v)[:, :, 0] - wanted).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+assert losses[-1] < 0.9 * losses[0], losses
+assert "attnforge" not in sys.modules
+"""
+
+
+def test_a_copied_package_trains_where_attnforge_is_not_installed(tmp_path: Path) -> None:
+    layers = tmp_path / "model" / "layers"
+    layers.mkdir(parents=True)
+    shutil.copytree(ROOT / "generated" / "causal", layers / "causal", ignore=shutil.ignore_patterns("__pycache__"))
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, "-c", TRAIN], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_source_distribution_carries_what_its_tests_read(source: Path) -> None:

@@ -12,18 +12,19 @@ from attnforge.render import format, render
 
 def files(loaded: Spec) -> dict[str, str]:
     """The files of a spec's package as templates print them, before black has seen them."""
-    with _unformatted():
+    with as_printed():
         return render.render(loaded)
 
 
 def file(loaded: Spec, name: str) -> str:
     """One of these files."""
-    with _unformatted():
+    with as_printed():
         return render.file(loaded, name)
 
 
 @contextlib.contextmanager
-def _unformatted() -> Iterator[None]:
+def as_printed() -> Iterator[None]:
+    """While it lasts, packages are rendered as templates print them."""
     with (
         mock.patch.object(format, "python", lambda text, template: text),
         # a process remembers the files that all packages share, formatted

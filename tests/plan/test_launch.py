@@ -152,5 +152,5 @@ def test_no_two_packages_share_an_operator(tmp_path: Path, monkeypatch: pytest.M
         (target.parent / "__init__.py").touch()
         shutil.copytree(GENERATED / name, target, ignore=shutil.ignore_patterns("__pycache__"))
         found.append(importlib.import_module(package.replace("/", ".") + ".launch"))
-    names = [launch._attend.traced._qualname for launch in found]
-    assert names == ["attnforge::one__two_three_launch_attend", "attnforge::one_two__three_launch_attend"]
+    names = [launch._attend.name for launch in found]
+    assert names == ["one__two_three_launch_attend", "one_two__three_launch_attend"]

@@ -11,10 +11,11 @@ from typing import Literal
 from ..expressions.inputs import Input, RuntimeOption
 from ..expressions.parser import TALLEST, Runtime, Scope, parse, taller
 from ..expressions.tree import Node
-from ..source import suggestions
+from ..source import resources, suggestions
 from ..source.errors import Location, Problems, near
 from ..source.fields import Fields, number
 from ..source.located_yaml import Value, read
+from ..source.located_yaml import parse as parse_yaml
 from . import algorithm, domain, exports, layers, lost_gradients, names, rope
 from .algorithm import FLASH2, Algorithm
 from .declarations import read_inputs
@@ -76,7 +77,21 @@ class Spec:
 def load(path: Path, *, terms: Sequence[Path]) -> Spec:
     """The spec of a file; `terms` are the folders of terms, searched in order. Raises SpecError with all mistakes."""
     problems = Problems()
-    spec = _Loader(path, terms, problems).spec()
+    return _loaded(read(path, path.as_posix(), problems), path, terms, problems)
+
+
+def loads(text: str, folder: Path, *, shown: str) -> Spec:
+    """The spec of a text, as if it stood in a folder in the file of its name; messages call the text `shown`."""
+    problems = Problems()
+    document = parse_yaml(text.encode(), shown, problems)
+    names = [e.value.data for e in document.entries() if e.key == "name"] if document else []
+    name = names[0] if names and isinstance(names[0], str) and names[0].isidentifier() else "variant"
+    path = folder / f"{name}.yaml"
+    return _loaded(document, path, resources.terms_for(path), problems)
+
+
+def _loaded(document: Value | None, path: Path, terms: Sequence[Path], problems: Problems) -> Spec:
+    spec = None if document is None else _Loader(path, terms, problems).spec(document)
     problems.raise_if_any()
     assert spec is not None
     return spec
@@ -106,11 +121,8 @@ class _Loader:
         self.read: set[str] = set()
         self.scored: list[tuple[Node, Value]] = []  # score terms and where they are written
 
-    def spec(self) -> Spec | None:
-        """The spec; None if the file cannot be read at all."""
-        document = read(self.path, self.path.as_posix(), self.problems)
-        if document is None:
-            return None
+    def spec(self, document: Value) -> Spec | None:
+        """The spec; None if the document is no mapping."""
         fields = Fields(document, KEYS, self.problems, meant=lambda word: suggestions.key(word, self.library.names()))
         if not document.mapping:
             return None

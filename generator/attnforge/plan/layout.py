@@ -8,7 +8,7 @@ from .storage import seen_axes
 
 
 def reduced(given: Input, spec: Spec) -> str:
-    """Torch text from `total` to an input's gradient; rows of packed sequences have no batch axis."""
+    """Torch text from `total` to an input's gradient, contiguous; rows of packed sequences have no batch axis."""
     wanted: list[str] = []
     for axis in seen_axes(given, spec):
         wanted.append(f"size{sum(x.startswith('size') for x in wanted)}" if axis.kind == "size" else axis.kind)
@@ -34,21 +34,21 @@ def reduced(given: Input, spec: Spec) -> str:
         text += f".sum(({', '.join(map(str, gone))},))" if len(gone) == 1 else f".sum(({', '.join(map(str, gone))}))"
     left = [axis for axis in dims if axis in wanted]
     if left != wanted:
-        text += f".permute({', '.join(str(left.index(axis)) for axis in wanted)})"
+        text += f".permute({', '.join(str(left.index(axis)) for axis in wanted)}).contiguous()"
     return text + f".sum_to_size({given.name}.shape).to({given.name}.dtype)"
 
 
 def scan_view(given: Input, spec: Spec) -> tuple[str, str]:
     """Torch texts: an input with the axes that a scan takes, (batch, head, token), and what leads back to its own.
 
-    Packed sequences have no batch axis.
+    The way back ends contiguous. Packed sequences have no batch axis.
     """
     axes = [kind for kind in given.kinds if not (kind == "batch" and spec.packed)]
     order = [axis.kind for axis in seen_axes(given, spec)]
     text, back = given.name, ""
     if order != axes:
         text += f".permute({', '.join(str(axes.index(a)) for a in order)})"
-        back = f".permute({', '.join(str(order.index(a)) for a in axes)})"
+        back = f".permute({', '.join(str(order.index(a)) for a in axes)}).contiguous()"
     if not {"head", "kv_head"} & set(axes):
         text, back = text + ".unsqueeze(-2)", ".squeeze(-2)" + back
     if not spec.packed and "batch" not in axes:

@@ -85,9 +85,13 @@ for _tag, _pattern, _first in (
 
 def read(path: Path, shown: str, problems: Problems) -> Value | None:
     """The one document of a file; None if a problem was added. `shown` is the path as messages name it."""
-    start = Location(shown, 1, 1)
     with path.open("rb") as file:
-        data = file.read(LARGEST + 1)
+        return parse(file.read(LARGEST + 1), shown, problems)
+
+
+def parse(data: bytes, shown: str, problems: Problems) -> Value | None:
+    """The one document of a text, as `read` has it of a file."""
+    start = Location(shown, 1, 1)
     if len(data) > LARGEST:
         problems.add(start, f"a spec may have {LARGEST} bytes, this file has more")
         return None

@@ -46,3 +46,13 @@ def templates_digest() -> bytes:
         digest.update(f"{path.relative_to(root).as_posix()}\0{len(text)}\0".encode())
         digest.update(text)
     return digest.digest()
+
+
+def generator_digest() -> bytes:
+    """A hash of all that turns a spec into a package: code, tables of tiles, templates."""
+    digest = hashlib.sha256(templates_digest())
+    for path in sorted(_PACKAGE.rglob("*")):
+        if path.suffix == ".py" or path == _PACKAGE / "plan" / "tiles.yaml":
+            digest.update(f"{path.relative_to(_PACKAGE).as_posix()}\0".encode())
+            digest.update(path.read_bytes())
+    return digest.digest()

@@ -1,0 +1,95 @@
+"""Packages that are rendered where they are asked for: on the disk, under a hash of all that they are made of."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+
+from ..language import spec as language
+from ..language.spec import Spec
+from ..plan import tiles
+from ..source import resources
+from ..source.errors import near
+from . import emit, render
+
+
+def build(spec: str | os.PathLike[str] | Mapping[str, object]) -> ModuleType:
+    """The package of a spec, imported, and rendered first if no build was made of the same before."""
+    found = _load(spec)
+    key = _key(found)
+    name = f"attnforge_{found.name}_{key}"
+    known = sys.modules.get(name)
+    if known is not None:
+        return known
+    home = folder() / f"{found.name}-{key}"
+    face = home / found.name / "__init__.py"
+    # written after all other files: where it is, they are
+    if not face.is_file():
+        home.mkdir(parents=True, exist_ok=True)
+        emit.write([emit.Package(found.name, found.source, found.path, render.render(found))], home)
+    return _imported(name, face)
+
+
+def folder() -> Path:
+    """The folder of all builds: what ATTNFORGE_CACHE says, else the one that the platform has for caches."""
+    if own := os.environ.get("ATTNFORGE_CACHE"):
+        return Path(own).expanduser().absolute()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "attnforge"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "attnforge" / "Cache"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attnforge"
+
+
+def _load(spec: str | os.PathLike[str] | Mapping[str, object]) -> Spec:
+    """The spec of a file, of a shipped variant, of a text or of a mapping; texts stand in the working folder."""
+    if isinstance(spec, Mapping):
+        return language.loads(_written(spec), Path.cwd(), shown="<spec>")
+    if isinstance(spec, str) and ("\n" in spec or ": " in spec):
+        return language.loads(spec, Path.cwd(), shown="<spec>")
+    if not isinstance(spec, str | os.PathLike):
+        raise TypeError(f"spec: expected a path, YAML text or a mapping, got {type(spec).__name__}")
+    path = Path(spec)
+    if not path.is_file():
+        shipped = resources.variants()
+        if str(spec) not in shipped:
+            raise FileNotFoundError(f"{str(spec)!r} is neither a file nor a shipped variant{near(str(spec), shipped)}")
+        path = shipped[str(spec)]
+    return language.load(path, terms=resources.terms_for(path))
+
+
+def _written(spec: Mapping[str, object]) -> str:
+    """A mapping as YAML, of which JSON is a part."""
+
+    def plain(value: object) -> object:
+        if isinstance(value, Mapping):
+            return dict(value)
+        raise TypeError(f"spec: expected texts, numbers, truth values, lists and mappings, got {type(value).__name__}")
+
+    return json.dumps(dict(spec), indent=2, ensure_ascii=False, default=plain) + "\n"
+
+
+def _key(spec: Spec) -> str:
+    """A hash of all that decides on a package's text."""
+    parts = spec.source, spec.text, repr(tiles.tuned(spec.path)), resources.generator_digest().hex()
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def _imported(name: str, face: Path) -> ModuleType:
+    """The package of an `__init__.py` under a name of its own, with a docstring that says where it lies."""
+    found = importlib.util.spec_from_file_location(name, face, submodule_search_locations=[str(face.parent)])
+    assert found is not None and found.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(found)
+    try:
+        found.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    module.__doc__ = f"{(module.__doc__ or '').rstrip()}\n\nIts code lies in {face.parent}.\n"
+    return module

@@ -93,6 +93,20 @@ def opened(a: Analysis, terms: KernelTerms, side: Side, read: Iterable[str]) -> 
     return needed((a.begin, *rows(a, side), *a.scaled, *terms.loads("program")), read)
 
 
+def tile(a: Analysis, x: str, side: Side, columns: str) -> tuple[Statement, ...]:
+    """The statement that loads a tile of a tensor, as many columns of it."""
+    head, rows = "h" if side == "q" else a.kv, BLOCKS[side]
+    return (Statement(f"{x}_tile", a.storage.tile(x, side, head, rows, columns), shape=f"[{rows}, {columns}]"),)
+
+
+def zeros(terms: KernelTerms, shape: str) -> tuple[Block, ...]:
+    """The sums that a kernel carries from step to step, before the first one."""
+    return tuple(
+        Statement(s.name, f"tl.zeros({shape}, tl.float32)", shape=shape, serves=terms.readers(s.access))
+        for s in terms.sums
+    )
+
+
 def next_cleared(a: Analysis, side: Side, *tiles: str) -> tuple[Block, ...]:
     """Clears the next sequence's rows out of tiles."""
     if not a.storage.cut:

@@ -17,6 +17,8 @@ from typing import IO, Any, NamedTuple
 
 import click
 
+from ..plan import tiles
+from ..plan.families.decode import SPLITS
 from ..plan.parameters import Kernel
 from ..plan.plan import Plan
 from ..plan.tiles import Table, Tile
@@ -146,11 +148,12 @@ class Cases(NamedTuple):
         """Launches of each kernel with the tiles of an architecture, the best first; the last takes least room."""
         table = self.planned.tables.of(arch, self.dtype)
         found = [[self.case(x, tile) for tile in self.tiles(x, table)] for x in self.planned.kernels.all]
-        return found + ([[self._decoding(x)] for x in self.planned.decode.kernels] if self.planned.decode else [])
+        decode = self.planned.decode if self.head_dim <= max(SPLITS["16BIT"]) else None
+        return found + ([[self._decoding(x)] for x in decode.kernels] if decode else [])
 
     def tiles(self, kernel: Kernel, table: Table) -> tuple[Tile, ...]:
         """The tiles of a kernel; those without a row in the table have few of them, and they are small."""
-        sizes = table.get(kernel.name, {256: (Tile(64, 64, 4, 3),)})
+        sizes = table.get(kernel.name, {tiles.WIDEST: (Tile(64, 64, 4, 3),)})
         return next(sizes[size] for size in sizes if self.head_dim <= size)
 
     def case(self, kernel: Kernel, tile: Tile) -> Case:
@@ -197,7 +200,7 @@ def _case(kernel: Kernel, function: Any, planned: Plan, head_dim: int, dtype: st
     known |= {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "BLOCK_D": columns, "BLOCK_DV": columns}
     known |= {"TILE_AXIS": 1, "BLOCK_T": 32, "BLOCK_PAIRS": _power_of_2(half), "BLOCK_REST": columns, "BLOCK": 1024}
     known |= {"PAGE": 16, "BLOCK_S": 16, "BLOCK_H": 8, "MEASURED": False}
-    constants = known | {"PRECISION": "ieee", "RESET": float("-inf")}
+    constants = known | {"PRECISION": "ieee", "RESET": float("-inf"), "MAKES": "dk" if head_dim > 256 else None}
     signature = {}
     for p in kernel.parameters:
         if p.type == "tiles":

@@ -87,7 +87,7 @@ class RopeModel(_Model):
     layout: Literal["half", "interleaved"] = Field(
         description="`half`: component i turns with component i + dims / 2; `interleaved`: neighbours turn together."
     )
-    dims: Literal["all"] | Annotated[int, Field(ge=2, le=256, multiple_of=2)] = Field(
+    dims: Literal["all"] | Annotated[int, Field(ge=2, le=512, multiple_of=2)] = Field(
         "all", description="How many components turn, the first ones."
     )
 

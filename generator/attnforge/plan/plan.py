@@ -51,6 +51,7 @@ class Pass:
     condition: str  # whether some gradient that it makes is wanted; "" if it runs in any case
     made: tuple[str, ...]  # statements that make its outputs
     partial: tuple[tuple[str, str], ...]  # sums with values of each program, and the statements' texts that make them
+    apart: bool  # whether wide heads have one launch for each gradient that it makes
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class Plan:
     decode: Decode | None  # those of decoding, where the spec asks for them
 
     rotation = rotation
+    widest = tiles.WIDEST  # head size
     positions = positions
 
     @property
@@ -251,7 +253,7 @@ class Plan:
         lines += [f"{name} = None" for name, _ in partial]
         # the first one makes delta, which the others read
         condition = "" if kernel is self.kernels.own.dq else " or ".join(f"wanted[{i}]" for i in wanted)
-        return Pass(kernel, condition, tuple(lines), tuple(partial))
+        return Pass(kernel, condition, tuple(lines), tuple(partial), len(made) > 1)
 
 
 def _with_room(made: dict[int, tuple[str, str]]) -> str:

@@ -16,6 +16,7 @@ from ..source.located_yaml import Entry, Value, read
 
 KERNELS = ("forward", "backward_dkv", "backward_dq")
 FAMILIES = ("sm_90", "sm_80", "single")
+WIDEST = 512  # head size of the last row of each table
 _LIMITS = ((16, 256), (16, 256), (1, 16), (1, 8))  # of a tile's numbers
 
 
@@ -147,8 +148,8 @@ def _mapping(value: Value | None, problems: Problems) -> list[Entry]:
 
 
 def _row(one: Entry, kernel: Entry, size: Entry, problems: Problems) -> Row | None:
-    if not re.fullmatch("[0-9]{1,3}", size.key) or not 1 <= int(size.key) <= 256:
-        problems.add(size.at, f"expected a head size from 1 to 256, got {size.key}")
+    if not re.fullmatch("[0-9]{1,3}", size.key) or not 1 <= int(size.key) <= WIDEST:
+        problems.add(size.at, f"expected a head size from 1 to {WIDEST}, got {size.key}")
         return None
     tiles = [_tile(item, problems) for item in size.value.items()]
     if not tiles:

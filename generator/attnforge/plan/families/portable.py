@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .. import programs, rotation, softmax
 from ..access import Access
@@ -100,7 +100,9 @@ def _taken_backward(p: SharedParameters, terms: KernelTerms) -> Iterator[Paramet
     """What the kernels of dq and of dk, dv take beside tiles and what they make of them."""
     yield from (*p.sizes(), *p.storage.aligned(), *p.summed(terms))
     yield from (*p.given(terms), *p.skipped(terms.own), *p.dropped())
-    yield from (Parameter(f"{s.name}_ptr", "*fp32", s.name, written=True) for s in terms.learned)
+    # what a launch leaves out that makes dv alone
+    only = ' if makes != "dv" else None' if terms.own == "k" else ""
+    yield from (Parameter(f"{s.name}_ptr", "*fp32", f"{s.name}{only}", written=True) for s in terms.learned)
     yield from p.angles()
 
 
@@ -114,6 +116,7 @@ def _dkv(p: SharedParameters) -> Kernel:
     masked = (*terms.loads("mask"), *terms.keep)
     read = reads((*terms.added, *terms.inward, *used, *back))
     step = p.step("accumulate_dkdv", terms, results, ("k_tile", "v_tile"), walked, read)
+    step = replace(step, constants=(*step.constants, "MAKES"))
     loops = Loops(
         a.queries,
         a.query_states,
@@ -151,6 +154,7 @@ def _dkv(p: SharedParameters) -> Kernel:
             *_taken_backward(p, terms),
             *p.constants("GROUP", "D", "DV", "PAIRS", *TILED, "BLOCK_PAIRS"),
             p.axis("k"),
+            *p.constants("MAKES"),
         ),
         "portable/backward_dkv.jinja",
         in_groups(p, "k", "q, dout"),
@@ -179,7 +183,7 @@ def _dkv(p: SharedParameters) -> Kernel:
             ),
             "begin": (*programs.tile(a, "k", "k", "BLOCK_D"), *programs.tile(a, "v", "k", "BLOCK_DV")),
             "visit": (*known, *heads),
-            "unrotate": unrotate,
+            "unrotate": (Branch('MAKES != "dv"', unrotate),) if unrotate else (),
         },
         {"weights": softmax.weights(p.spec)},
     )

@@ -195,7 +195,7 @@ def explain(
     help="Architectures to compile for.",
 )
 @click.option(
-    "--head-dim", default=128, show_default=True, type=click.IntRange(1, 512), help="Head size of q, k and v."
+    "--head-dim", default=128, show_default=True, type=click.IntRange(1, 576), help="Head size of q, k and v."
 )
 @_DTYPE
 def inspect(spec: str, archs: str, head_dim: int, dtype: str) -> None:

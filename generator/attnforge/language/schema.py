@@ -143,6 +143,11 @@ class SpecModel(_Model):
     dropout: bool = Field(
         False, description="Drops a share `dropout_p` of the weights, after the softmax, as `seed` says."
     )
+    latent: bool = Field(
+        False,
+        description="Lets q and k have head sizes up to 576, as absorbed latent attention has: v is a view of the "
+        "first 512 columns of k. Not with an earlier `algorithm`.",
+    )
     algorithm: Literal["flash2", "flash1", "flash2_strided_k"] = Field(
         "flash2",
         description="In which order kernels work, for those who measure what each step brought. "

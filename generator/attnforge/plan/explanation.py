@@ -313,7 +313,9 @@ def _tiles(plan: Plan) -> Iterator[Row]:
     sums = "[BLOCK_M, 8] (partial sums, added up in the end)" if algorithm.by_query else "[BLOCK_M]"
     yield "acc, m, l", f"[BLOCK_M, BLOCK_DV], [BLOCK_M], {sums}, in float32"
     yield "BLOCK_M, BLOCK_N", "queries and keys of a tile; launches take them from a table by kernel, GPU and head size"
-    yield "BLOCK_D, BLOCK_DV", "D and DV rounded up to a power of 2, at least 16; columns past D and DV hold 0"
+    yield "BLOCK_D, BLOCK_DV", "D and DV rounded up to a power of 2, from 16 to 512; columns past D and DV hold 0"
+    if plan.spec.latent:
+        yield "x_rest", "the columns of q, k, dq, dk behind BLOCK_D, REST of them; there is none unless D is above 512"
 
 
 def _symbols(plan: Plan) -> Iterator[Row]:

@@ -68,13 +68,17 @@ class Plan:
     decode: Decode | None  # those of decoding, where the spec asks for them
 
     rotation = rotation
-    widest = tiles.WIDEST  # head size
     positions = positions
 
     @property
     def spec(self) -> Spec:
         """The spec."""
         return self.analysis.spec
+
+    @property
+    def widest(self) -> tuple[int, int]:
+        """The largest head size of q and k, and that of v."""
+        return tiles.LATENT if self.spec.latent else tiles.WIDEST, tiles.WIDEST
 
     @property
     def by_query(self) -> KernelTerms:
@@ -277,7 +281,7 @@ def build(spec: Spec) -> Plan:
     helpers |= {name for found in states if found for name in found.helpers}
     tuned = tiles.tuned(spec.path)
     weight = analysis.by_query.weight
-    given = tiles.tables(weight, spec.packed, spec.algorithm.name, analysis.keys.left).tuned(tuned)
+    given = tiles.tables(weight, spec.packed, spec.algorithm.name, analysis.keys.left, spec.latent).tuned(tuned)
 
     def also(table: tiles.Table) -> tiles.Table:
         kept = table if spec.algorithm.backward else {"forward": table["forward"]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from . import positions
+from . import latent, positions
 from .analysis import Analysis
 from .kernel_terms import KernelTerms
 from .sides import BLOCKS, Side
@@ -31,7 +31,7 @@ def cleared(a: Analysis, side: Side, tensors: Iterable[tuple[str, str]], share: 
     found = (f"{side}_offset", f"{side}_len", f"{side}_end", f"{side}_total")
     for x, width in tensors:
         rows = (f"{x}_ptr + tl.cast({head}, tl.int64) * {width}", f"{heads} * {width}")
-        yield Call("", "clear_rows", (*rows, "b", "sequences", *found, *share, f"BLOCK_{width}", width))
+        yield Call("", "clear_rows", (*rows, "b", "sequences", *found, *share, latent.columns(a, width), width))
 
 
 def sequence(a: Analysis, side: Side, written: Iterable[tuple[str, str]], tile: str = "tile") -> tuple[Block, ...]:

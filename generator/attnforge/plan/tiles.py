@@ -17,6 +17,7 @@ from ..source.located_yaml import Entry, Value, read
 KERNELS = ("forward", "backward_dkv", "backward_dq")
 FAMILIES = ("sm_90", "sm_80", "single")
 WIDEST = 512  # head size of the last row of each table
+LATENT = 576  # that of q and k where a spec says `latent`
 _LIMITS = ((16, 256), (16, 256), (1, 16), (1, 8))  # of a tile's numbers
 
 
@@ -76,13 +77,16 @@ WEIGHTS: tuple[Weight, ...] = get_args(Weight)  # each builds on the one before
 
 
 @functools.cache
-def tables(weight: Weight, packed: bool = False, algorithm: str = "", left: bool = False) -> Tables:
+def tables(
+    weight: Weight, packed: bool = False, algorithm: str = "", left: bool = False, latent: bool = False
+) -> Tables:
     """The tables that come with the generator; packed sequences and earlier algorithms have some rows of their own.
 
     `left`: whether masks hide early keys.
     """
     found = _shipped()
     layers = (*WEIGHTS[: WEIGHTS.index(weight) + 1], *(("packed", f"packed_{weight}") if packed else ()), algorithm)
+    layers += ("latent",) if latent else ()
     hopper = {
         kernel: {size: tiles[0] for size, tiles in sizes.items()}
         for kernel, sizes in _table(found["hopper"], layers).items()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .. import programs, softmax
+from .. import latent, programs, softmax
 from ..access import Access
 from ..kernel_terms import KernelTerms
 from ..parameters import Kernel, Parameter
@@ -43,6 +43,7 @@ def kernel(p: SharedParameters, access: Access) -> Pair:
             f"tl.dot(q_tile, k_tile.T, input_precision=PRECISION){a.scaling}",
             label=scores,
         ),
+        *latent.scored_at_once(a),
         *terms.loads("step"),
         *terms.inward,
         Statement("row_base", p.storage.head_rows),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from .. import programs, rotation, softmax
+from .. import latent, programs, rotation, softmax
 from ..access import Access
 from ..kernel_terms import KernelTerms, Sum
 from ..loops import Loops
@@ -44,7 +44,8 @@ def forward(p: SharedParameters, keys: Keys) -> Kernel:
     a, terms = p.analysis, p.analysis.by_query
     results, loads, masked = ("acc", "m", "l"), terms.loads("step"), terms.loads("mask")
     used = softmax.used(terms)
-    step = p.step("attend", terms, results, ("q_tile",), (*keys.passed, "v_desc"), reads((*terms.score, *used)))
+    own, walked = ("q_tile", *latent.names(a, "q_rest")), (*keys.passed, *latent.names(a, "k_rest_desc"), "v_desc")
+    step = p.step("attend", terms, results, own, walked, reads((*terms.score, *used)))
     loops = Loops(a.keys, a.key_states, step.call, a.joined, step.tails, terms.narrowed, backwards=True)
     start = softmax.start(p.spec)
     return Kernel(
@@ -72,7 +73,7 @@ def forward(p: SharedParameters, keys: Keys) -> Kernel:
                 *needed(programs.rows(a, "k"), {"k_pos"}),
                 Statement("k_tile", keys.tile, shape=keys.shape),
             ),
-            "scored": (*loads, *terms.score),
+            "scored": (*latent.scored(a, "q"), *loads, *terms.score),
             "tail": programs.tail_cleared(a, "k", "v_tile"),
             "masked": (*masked, *terms.keep),
             "unseen": softmax.unseen(p.spec),
@@ -81,7 +82,7 @@ def forward(p: SharedParameters, keys: Keys) -> Kernel:
                 *programs.tile_of_queries(a, ("out", "DV")),
                 *programs.opened(a, terms, "q", {"row"} | reads((*step.packed, *loops.blocks, *start))),
             ),
-            "begin": (*keys.found, *programs.tile(a, "q", "q", "BLOCK_D")),
+            "begin": (*keys.found, *programs.tile(a, "q", "q", "BLOCK_D"), *latent.opened(a, "q")),
             "start": start,
             "visit": (*step.packed, *loops.blocks),
             "empty": softmax.empty(p.spec),
@@ -109,13 +110,14 @@ def _taken_backward(p: SharedParameters, terms: KernelTerms) -> Iterator[Paramet
 def _dkv(p: SharedParameters) -> Kernel:
     """The gradients of a tile of keys, over the queries that see it."""
     a, terms = p.analysis, p.analysis.by_key
-    results = ("dk", "dv", *(s.name for s in terms.sums))
-    walked = ("q_desc", "dout_desc", "lse_desc", "delta_desc", "row_base")
+    results = ("dk", "dv", *latent.names(a, "dk_rest"), *(s.name for s in terms.sums))
+    own = ("k_tile", "v_tile", *latent.names(a, "k_rest"))
+    walked = ("q_desc", *latent.names(a, "q_rest_desc"), "dout_desc", "lse_desc", "delta_desc", "row_base")
     used, back = softmax.used_again(terms), softmax.passed_back(terms, "stays")
     scored = (*terms.loads("step"), *terms.inward)
     masked = (*terms.loads("mask"), *terms.keep)
     read = reads((*terms.added, *terms.inward, *used, *back))
-    step = p.step("accumulate_dkdv", terms, results, ("k_tile", "v_tile"), walked, read)
+    step = p.step("accumulate_dkdv", terms, results, own, walked, read)
     step = replace(step, constants=(*step.constants, "MAKES"))
     loops = Loops(
         a.queries,
@@ -143,7 +145,7 @@ def _dkv(p: SharedParameters) -> Kernel:
         why = "one head: without a loop around it the compiler makes slower code of 256 columns"
         heads = (Comment(why), Loop("_", "h", "h + 1", by_head))
     known = loops.range if a.shared_range else ()
-    unrotate = rotation.back(a, "k", ("dk_ptr + first_row * D", f"{a.kv_heads} * D"))
+    unrotate = latent.stored(a, "k") + rotation.back(a, "k", ("dk_ptr + first_row * D", f"{a.kv_heads} * D"))
     return Kernel(
         "backward_dkv",
         (
@@ -166,12 +168,12 @@ def _dkv(p: SharedParameters) -> Kernel:
             ),
             "step_loads": (*programs.tile(a, "q", "q", "BLOCK_D"), *programs.tile(a, "dout", "q", "BLOCK_DV")),
             "tail": programs.tail_cleared(a, "q", "q_tile", "dout_tile"),
-            "scored": scored,
+            "scored": (*latent.scored(a, "k", programs.tail_cleared(a, "q", "q_rest")), *scored),
             "masked": masked,
             "guarded": terms.guarded,
             "used": used,
             "back": back,
-            "outward": terms.outward,
+            "outward": (*terms.outward, *latent.passed_back(a, "k", 'MAKES != "dv"')),
             "enter": (
                 Statement("tile", "tl.program_id(TILE_AXIS)"),
                 *((Statement("Hkv", "Hq // GROUP"),) if p.spec.grouped else ()),
@@ -181,8 +183,12 @@ def _dkv(p: SharedParameters) -> Kernel:
                 *programs.beyond(a, "k"),
                 *programs.opened(a, terms, "k", reads((*known, *heads, *unrotate))),
             ),
-            "begin": (*programs.tile(a, "k", "k", "BLOCK_D"), *programs.tile(a, "v", "k", "BLOCK_DV")),
-            "visit": (*known, *heads),
+            "begin": (
+                *programs.tile(a, "k", "k", "BLOCK_D"),
+                *latent.opened(a, "k"),
+                *programs.tile(a, "v", "k", "BLOCK_DV"),
+            ),
+            "visit": (*latent.zeros(a, "k"), *known, *heads),
             "unrotate": (Branch('MAKES != "dv"', unrotate),) if unrotate else (),
         },
         {"weights": softmax.weights(p.spec)},
@@ -211,16 +217,18 @@ def query_places(p: SharedParameters, access: Access) -> str:
 def _dq(p: SharedParameters) -> Kernel:
     """The gradients of a tile of queries, over the keys that it sees, and delta for the other kernels."""
     a, terms = p.analysis, p.analysis.by_query
-    results = ("dq", *(s.name for s in terms.sums))
-    tiles = ("q_tile", "dout_tile", "lse", "delta")
+    results = ("dq", *latent.names(a, "dq_rest"), *(s.name for s in terms.sums))
+    tiles = ("q_tile", *latent.names(a, "q_rest"), "dout_tile", "lse", "delta")
+    walked = ("k_desc", *latent.names(a, "k_rest_desc"), "v_desc")
     back = softmax.passed_back(terms)
     read = reads((*terms.added, *terms.inward, *back))
-    step = p.step("accumulate_dq", terms, results, tiles, ("k_desc", "v_desc"), read)
+    step = p.step("accumulate_dq", terms, results, tiles, walked, read)
     loops = Loops(a.keys, a.key_states, step.call, a.joined, step.tails, terms.narrowed)
     slot = "(b.to(tl.int64) * Hq + h) * tl.num_programs(TILE_AXIS) + tile"
     slots = (Statement("slot", slot),) if any(s.access.tie is None for s in terms.tables) else ()
     places = tuple(_row(terms, s, query_places(p, s.access)) for s in terms.tables if s.access.tie)
     stores = (
+        *latent.stored(a, "q"),
         *rotation.back(a, "q", ("dq_ptr + first_row * D", "Hq * D")),
         *(_stored_by_query(p, terms, s, slot) for s in terms.sums),
     )
@@ -247,11 +255,15 @@ def _dq(p: SharedParameters) -> Kernel:
                 *programs.tile(a, "v", "k", "BLOCK_DV"),
             ),
             "tail": programs.tail_cleared(a, "k", "k_tile", "v_tile"),
-            "scored": (*terms.loads("step"), *terms.inward),
+            "scored": (
+                *latent.scored(a, "q", programs.tail_cleared(a, "k", "k_rest")),
+                *terms.loads("step"),
+                *terms.inward,
+            ),
             "masked": (*terms.loads("mask"), *terms.keep),
             "guarded": terms.guarded,
             "back": back,
-            "outward": terms.outward,
+            "outward": (*terms.outward, *latent.passed_back(a, "q")),
             "enter": (
                 *programs.tile_of_queries(a, ("dq", "D")),
                 *programs.opened(
@@ -262,8 +274,9 @@ def _dq(p: SharedParameters) -> Kernel:
                 statement
                 for x, columns in (("q", "BLOCK_D"), ("dout", "BLOCK_DV"), ("out", "BLOCK_DV"))
                 for statement in programs.tile(a, x, "q", columns)
-            ),
-            "sums": (*programs.zeros(terms, "[BLOCK_M]"), *slots, *places),
+            )
+            + latent.opened(a, "q"),
+            "sums": (*latent.zeros(a, "q"), *programs.zeros(terms, "[BLOCK_M]"), *slots, *places),
             "visit": (*step.packed, *loops.blocks),
             "stores": stores,
         },

@@ -74,11 +74,11 @@ def test_mistakes_of_rows_are_told_with_their_places(tmp_path: Path) -> None:
     assert [(p.location.line, p.location.column, p.message) for p in caught.value.problems] == [
         (1, 1, "unknown architecture 'sm_91' (did you mean 'sm_90'?)"),
         (3, 3, "unknown kernel 'forwards' (did you mean 'forward'?)"),
-        (4, 13, "expected a head size from 1 to 512, got 600"),
+        (4, 13, "expected a head size from 1 to 576, got 600"),
         (4, 27, "expected [queries, keys, warps, stages], the first three powers of 2"),
         (4, 49, "expected a list of tiles, such as [[128, 64, 4, 2]]"),
         (5, 16, "expected a mapping, got a list"),
-        (7, 13, "expected a head size from 1 to 512, got \u00b2"),
+        (7, 13, "expected a head size from 1 to 576, got \u00b2"),
         (7, 25, "expected [queries, keys, warps, stages], the first three powers of 2"),
     ]
 
@@ -113,10 +113,11 @@ def test_each_architecture_has_a_table(arch: str, family: str) -> None:
 def test_every_table_falls_back_to_little_shared_memory() -> None:
     earlier = [tiles.tables("plain", algorithm=name) for name in algorithm.ALGORITHMS]
     packed = [tiles.tables(weight, packed=True) for weight in tiles.WEIGHTS]
-    for given in (*map(tiles.tables, tiles.WEIGHTS), *packed, *earlier):
+    wide = tiles.tables("plain", latent=True)
+    for given in (*map(tiles.tables, tiles.WEIGHTS), *packed, *earlier, wide):
         for table in (*given.half.values(), given.single):
             for sizes in table.values():
-                assert list(sizes) == [64, 128, 256, 512]
+                assert list(sizes) == [64, 128, 256, 512] + [576] * (given is wide)
                 for row in sizes.values():
                     assert len(set(row)) == len(row)
                     assert row[-1].block_m * row[-1].block_n <= 1024 and row[-1].num_stages == 1

@@ -78,7 +78,7 @@ class Plan:
     @property
     def widest(self) -> tuple[int, int]:
         """The largest head size of q and k, and that of v."""
-        return tiles.LATENT if self.spec.latent else tiles.WIDEST, tiles.WIDEST
+        return tiles.widest(self.spec.latent)
 
     @property
     def by_query(self) -> KernelTerms:

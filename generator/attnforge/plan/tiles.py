@@ -71,6 +71,11 @@ def family(arch: str) -> str:
     return "sm_90" if arch.startswith("sm_") and major in ("9", "10") else "sm_80"
 
 
+def widest(latent: bool) -> tuple[int, int]:
+    """The largest head size of q and k, and that of v, of a spec that says `latent` or does not."""
+    return LATENT if latent else WIDEST, WIDEST
+
+
 Weight = Literal["bare", "plain", "sloped", "marks", "heavy", "rows"]
 """Classes of what terms load beside q, k, v: nothing, no registers, slopes, little, a lot, floats for each key."""
 WEIGHTS: tuple[Weight, ...] = get_args(Weight)  # each builds on the one before
@@ -152,8 +157,8 @@ def _mapping(value: Value | None, problems: Problems) -> list[Entry]:
 
 
 def _row(one: Entry, kernel: Entry, size: Entry, problems: Problems) -> Row | None:
-    if not re.fullmatch("[0-9]{1,3}", size.key) or not 1 <= int(size.key) <= WIDEST:
-        problems.add(size.at, f"expected a head size from 1 to {WIDEST}, got {size.key}")
+    if not re.fullmatch("[0-9]{1,3}", size.key) or not 1 <= int(size.key) <= LATENT:
+        problems.add(size.at, f"expected a head size from 1 to {LATENT}, got {size.key}")
         return None
     tiles = [_tile(item, problems) for item in size.value.items()]
     if not tiles:

@@ -153,7 +153,8 @@ class Cases(NamedTuple):
 
     def tiles(self, kernel: Kernel, table: Table) -> tuple[Tile, ...]:
         """The tiles of a kernel; those without a row in the table have few of them, and they are small."""
-        sizes = table.get(kernel.name, {tiles.WIDEST: (Tile(64, 64, 4, 3),)})
+        warps = 8 if kernel.name == "rotate" and self.head_dim > 256 else 4
+        sizes = table.get(kernel.name, {tiles.LATENT: (Tile(64, 64, warps, 3),)})
         return next(sizes[size] for size in sizes if self.head_dim <= size)
 
     def case(self, kernel: Kernel, tile: Tile) -> Case:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cf5b58b79f36148c
-#   text hash     b585f6c98c0ae7f5
+#   content hash  a059027b24d688d7
+#   text hash     51706f08ed2bfbed
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

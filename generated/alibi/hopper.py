@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cf5b58b79f36148c
-#   text hash     144f5a7d3c412f1d
+#   content hash  a059027b24d688d7
+#   text hash     adf6624189b4ee48
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cf5b58b79f36148c
-#   text hash     d4f1f16f384ed933
+#   content hash  a059027b24d688d7
+#   text hash     00e0c0886cfb8525
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

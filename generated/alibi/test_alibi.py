@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cf5b58b79f36148c
-#   text hash     6b653ca2c58a1917
+#   content hash  a059027b24d688d7
+#   text hash     e3c323485c7ba023
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

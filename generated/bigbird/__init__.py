@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4541c51625b97759
-#   text hash     e73edc4b4d688f81
+#   content hash  cc001b98d2ce55cb
+#   text hash     aa6ee684e082a9f3
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

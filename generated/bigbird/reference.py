@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4541c51625b97759
-#   text hash     ee18a517a69d606a
+#   content hash  cc001b98d2ce55cb
+#   text hash     7aae443e747213b4
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

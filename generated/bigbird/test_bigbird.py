@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4541c51625b97759
-#   text hash     323ef8eb773810eb
+#   content hash  cc001b98d2ce55cb
+#   text hash     07a2ba44a25d315c
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b6d8d91e11ba3ca0
-#   text hash     7ee61ca7676890ca
+#   content hash  b4440badb0fa012f
+#   text hash     cbaf2689899354a1
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b6d8d91e11ba3ca0
-#   text hash     d9150829c9712d2c
+#   content hash  b4440badb0fa012f
+#   text hash     a3a42d06bbbd1534
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 
@@ -61,8 +61,8 @@ Tiles
     dq, dk, dv               [BLOCK_M, BLOCK_D], [BLOCK_N, BLOCK_D], [BLOCK_N, BLOCK_DV], in float32
     acc, m, l                [BLOCK_M, BLOCK_DV], [BLOCK_M], [BLOCK_M, 8] (partial sums, added up in the end), in
                              float32
-    BLOCK_M, BLOCK_N         queries and keys of a tile, which launches take from a table by kernel, GPU and head size
-    BLOCK_D, BLOCK_DV        D and DV rounded up to a power of 2, at least 16; columns past D and DV hold 0
+    BLOCK_M, BLOCK_N         queries and keys of a tile; launches take them from a table by kernel, GPU and head size
+    BLOCK_D, BLOCK_DV        D and DV rounded up to a power of 2, from 16 to 512; columns past D and DV hold 0
 
 Symbols
     b                       batch entry
@@ -72,6 +72,7 @@ Symbols
     q_len, k_len            queries and keys of a sequence
     D                       head size of q and k
     DV                      head size of v and out
+    MAKES                   the gradient that a launch makes, dk or dv, where heads are wider than 256; None: both
     q_start, k_start        first row of a tile of queries, first key of a tile of keys, within the sequence
     row                     rows of a tile's queries, counted from the sequence's first one
     k_pos                   positions of a tile's keys
@@ -459,7 +460,7 @@ def forward(
 @triton.jit
 def accumulate_dkdv(
     dk, dv, k_tile, v_tile, q_start, queries, terms, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
+    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, MAKES: tl.constexpr, mixed
 ):  # fmt: skip
     """Accumulate dK and dV of a tile of keys over one tile of queries."""
     q_desc, dout_desc, lse_desc, delta_desc, row_base, b, q_offset, h, q_len = queries
@@ -493,9 +494,11 @@ def accumulate_dkdv(
         ).to(tl.int1)
         keep &= in_block_mask_qk  # block_sparse
         p = tl.where(keep, p, 0.0)
-    dv = add_product(dv, p.to(dout_tile.dtype), dout_tile, PRECISION)  # [BLOCK_N, BLOCK_DV]
+    if MAKES != "dk":
+        dv = add_product(dv, p.to(dout_tile.dtype), dout_tile, PRECISION)  # [BLOCK_N, BLOCK_DV]
     ds = p * (dp - delta[None, :])  # [BLOCK_N, BLOCK_M]
-    dk = add_product(dk, ds.to(q_tile.dtype), q_tile, PRECISION)  # [BLOCK_N, BLOCK_D]
+    if MAKES != "dv":
+        dk = add_product(dk, ds.to(q_tile.dtype), q_tile, PRECISION)  # [BLOCK_N, BLOCK_D]
     return dk, dv
 
 
@@ -505,7 +508,7 @@ def backward_dkv(
     in_block_mask_ptr, q_total, k_total, Hq, in_block_mask_stride_batch, in_block_mask_stride_head,
     in_block_mask_stride_query, in_block_mask_stride_key, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
+    PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr, MAKES: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of one tile of keys of one head, summed over the query heads that read it."""
     tile = tl.program_id(TILE_AXIS)
@@ -562,19 +565,23 @@ def backward_dkv(
                 word, left, waiting = following(words, waiting, word, left)
                 q_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_M
                 dk, dv = accumulate_dkdv(
-                    dk, dv, k_tile, v_tile, q_start, queries, terms, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=True
+                    dk, dv, k_tile, v_tile, q_start, queries, terms, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, MAKES,
+                    mixed=True
                 )  # fmt: skip
             words, waiting, word, left = gather(some & every)
             for _ in tl.range(0, tl.sum((some & every).to(tl.int32))):
                 word, left, waiting = following(words, waiting, word, left)
                 q_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_M
                 dk, dv = accumulate_dkdv(
-                    dk, dv, k_tile, v_tile, q_start, queries, terms, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=False
+                    dk, dv, k_tile, v_tile, q_start, queries, terms, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, MAKES,
+                    mixed=False
                 )  # fmt: skip
 
     first_row = (b.to(tl.int64) * k_total + k_offset) * Hkv + kv_h
-    store_rows(dk_ptr + first_row * D, Hkv * D, dk * scale, k_start, k_len, D)
-    store_rows(dv_ptr + first_row * DV, Hkv * DV, dv, k_start, k_len, DV)
+    if MAKES != "dv":
+        store_rows(dk_ptr + first_row * D, Hkv * D, dk * scale, k_start, k_len, D)
+    if MAKES != "dk":
+        store_rows(dv_ptr + first_row * DV, Hkv * DV, dv, k_start, k_len, DV)
 
 
 @triton.jit

@@ -1,14 +1,14 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b6d8d91e11ba3ca0
-#   text hash     cfff77cf6e5ce634
+#   content hash  b4440badb0fa012f
+#   text hash     1b937cd2c4469fef
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
 import torch
 
-from . import kernels, runtime, tiles
+from . import runtime, kernels, tiles  # runtime first: it says what a missing triton means
 
 LOG2E = kernels.LOG2E.value
 
@@ -109,9 +109,9 @@ def _differentiate(
     if wanted[1] or wanted[2]:
         dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
 
-        def launch(block_m, block_n, warps, stages):
+        def launch(block_m, block_n, warps, stages, makes=None):
             runtime.launch(
-                cache, kernels.backward_dkv, (block_m, block_n),
+                cache, kernels.backward_dkv, (block_m, block_n, makes),
                 (q, k, v, dout, lse, delta, dk, dv, entries, float(scale), in_block_mask),
                 grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout),
                 from_shapes=lambda: dict(
@@ -119,7 +119,7 @@ def _differentiate(
                     dout_desc=runtime.tile_source(dout, block_m, entries),
                     lse_desc=runtime.vector_source(lse, block_m if entries is None else None),
                     delta_desc=runtime.vector_source(delta, block_m if entries is None else None),
-                    TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), num_warps=warps, num_stages=stages,
+                    TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), MAKES=makes, num_warps=warps, num_stages=stages,
                 ),
             )  # fmt: skip
 

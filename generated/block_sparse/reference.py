@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b6d8d91e11ba3ca0
-#   text hash     266a3675c043aacc
+#   content hash  b4440badb0fa012f
+#   text hash     0687fb678690ce52
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

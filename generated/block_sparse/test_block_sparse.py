@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b6d8d91e11ba3ca0
-#   text hash     aa3dbe844f74534a
+#   content hash  b4440badb0fa012f
+#   text hash     201e3b918fcd7a20
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

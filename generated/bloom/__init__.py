@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c54d27cd75f2f3be
-#   text hash     c4b70b0444360e88
+#   content hash  0a915ac59ce16bf0
+#   text hash     1428db9bd581a968
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

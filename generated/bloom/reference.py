@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c54d27cd75f2f3be
-#   text hash     f2e486d01dc1943f
+#   content hash  0a915ac59ce16bf0
+#   text hash     56fcfc6a6b2326ac
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  26f97a545e1c6cc6
-#   text hash     802fd097deb8354e
+#   content hash  dc43644203de9ad9
+#   text hash     9877bed56a6f8032
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

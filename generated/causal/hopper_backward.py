@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  26f97a545e1c6cc6
-#   text hash     a39bf86da0c06ae1
+#   content hash  dc43644203de9ad9
+#   text hash     14dca979ccf5dd6e
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  26f97a545e1c6cc6
-#   text hash     5ba01205cde6d468
+#   content hash  dc43644203de9ad9
+#   text hash     908e2d74a9a47858
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  26f97a545e1c6cc6
-#   text hash     9e1f4e61808ee38b
+#   content hash  dc43644203de9ad9
+#   text hash     ff329ee69aee3697
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

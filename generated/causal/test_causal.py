@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  26f97a545e1c6cc6
-#   text hash     22a7a7cb637740eb
+#   content hash  dc43644203de9ad9
+#   text hash     f317a2d7503db1a0
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

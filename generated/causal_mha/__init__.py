@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  49a2fab7467c09b9
-#   text hash     52b6fbb5171687f4
+#   content hash  c3d52ac96211c1d5
+#   text hash     3a12df3b985cf1b6
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

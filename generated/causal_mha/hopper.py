@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  49a2fab7467c09b9
-#   text hash     fd943fdafc08ddf9
+#   content hash  c3d52ac96211c1d5
+#   text hash     6cb2e7950494bb1c
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

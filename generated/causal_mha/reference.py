@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  49a2fab7467c09b9
-#   text hash     d55cc993bdbafd34
+#   content hash  c3d52ac96211c1d5
+#   text hash     c101f0c2c421f18a
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  49a2fab7467c09b9
-#   text hash     f06a1cdc1d71ec4d
+#   content hash  c3d52ac96211c1d5
+#   text hash     b709e7aefc386e87
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

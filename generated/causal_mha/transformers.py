@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  49a2fab7467c09b9
-#   text hash     7334146bfc6671aa
+#   content hash  c3d52ac96211c1d5
+#   text hash     6dd1b69cc951fd01
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5bdb9ee014e6f176
-#   text hash     c63cabb4f6724def
+#   content hash  32a3d7813c2430ea
+#   text hash     ca7c43e029a70057
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

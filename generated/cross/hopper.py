@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5bdb9ee014e6f176
-#   text hash     a9687b8860bd4844
+#   content hash  32a3d7813c2430ea
+#   text hash     a30c15e4a84e55c8
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5bdb9ee014e6f176
-#   text hash     84eb17618d74d89d
+#   content hash  32a3d7813c2430ea
+#   text hash     0de23916d4163282
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

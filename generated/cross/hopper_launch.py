@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5bdb9ee014e6f176
-#   text hash     19b369c29bc7a77e
+#   content hash  32a3d7813c2430ea
+#   text hash     a3ba0e2b25085ca7
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5bdb9ee014e6f176
-#   text hash     0849e98ac03bb5ad
+#   content hash  32a3d7813c2430ea
+#   text hash     26302b6404f41b87
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e92784d2dd925359
-#   text hash     4e20b2bcbd13d2cf
+#   content hash  a7990eefe93c8a5c
+#   text hash     3eec156633155b4e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e92784d2dd925359
-#   text hash     717499f0de87098c
+#   content hash  a7990eefe93c8a5c
+#   text hash     6e1686ee55ee170a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e92784d2dd925359
-#   text hash     44043d5c700fe637
+#   content hash  a7990eefe93c8a5c
+#   text hash     c69e9fdc5ae5344b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

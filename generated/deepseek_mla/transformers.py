@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e92784d2dd925359
-#   text hash     f70fda25a5be2027
+#   content hash  a7990eefe93c8a5c
+#   text hash     bd665c39736561dd
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  634fe44541fe6095
-#   text hash     c030e6c81562eed6
+#   content hash  a6260b21e7b4b1e2
+#   text hash     c4aade72b6b1f74b
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  634fe44541fe6095
-#   text hash     f53c0fb0b5f31884
+#   content hash  a6260b21e7b4b1e2
+#   text hash     abd44b4749936e11
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

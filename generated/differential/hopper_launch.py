@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  634fe44541fe6095
-#   text hash     ff3f777b7285d07c
+#   content hash  a6260b21e7b4b1e2
+#   text hash     063f086c8bb447d5
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py gets."""
 

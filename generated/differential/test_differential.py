@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  634fe44541fe6095
-#   text hash     1ed1cca39b315856
+#   content hash  a6260b21e7b4b1e2
+#   text hash     850a0fc213cd5fb2
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

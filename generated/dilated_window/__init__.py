@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  79ed74a842b743f5
-#   text hash     cd2a13c455595566
+#   content hash  bd47712123613fac
+#   text hash     f51774fd6c9aa468
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  79ed74a842b743f5
-#   text hash     2f968c8eb3794778
+#   content hash  bd47712123613fac
+#   text hash     c35cfaa2e20a4e4f
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  79ed74a842b743f5
-#   text hash     59cecd955f53d86f
+#   content hash  bd47712123613fac
+#   text hash     ebe436cf7f2f32c1
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  79ed74a842b743f5
-#   text hash     16a5927bed2437c3
+#   content hash  bd47712123613fac
+#   text hash     e23478a50ff09cba
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  79ed74a842b743f5
-#   text hash     2df6b69c50913fb4
+#   content hash  bd47712123613fac
+#   text hash     32cc2e53b5f4df96
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  553d9fdbd0d04a6a
-#   text hash     8449b0822e44e2d2
+#   content hash  ac4bdd3fcc242bab
+#   text hash     04c075f6d68fa449
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  553d9fdbd0d04a6a
-#   text hash     b80e3b8622b1c8e2
+#   content hash  ac4bdd3fcc242bab
+#   text hash     cd9da901cb771e99
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.
@@ -43,8 +43,8 @@ Tiles
     q_tile, k_tile, v_tile   [BLOCK_M, BLOCK_D], [BLOCK_N, BLOCK_D], [BLOCK_N, BLOCK_DV]
     score, p                 [BLOCK_M, BLOCK_N]
     acc, m, l                [BLOCK_M, BLOCK_DV], [BLOCK_M], [BLOCK_M], in float32
-    BLOCK_M, BLOCK_N         queries and keys of a tile, which launches take from a table by kernel, GPU and head size
-    BLOCK_D, BLOCK_DV        D and DV rounded up to a power of 2, at least 16; columns past D and DV hold 0
+    BLOCK_M, BLOCK_N         queries and keys of a tile; launches take them from a table by kernel, GPU and head size
+    BLOCK_D, BLOCK_DV        D and DV rounded up to a power of 2, from 16 to 512; columns past D and DV hold 0
 
 Symbols
     b                       batch entry

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  553d9fdbd0d04a6a
-#   text hash     18b484f3e08a4de9
+#   content hash  ac4bdd3fcc242bab
+#   text hash     50caa902fa13b637
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

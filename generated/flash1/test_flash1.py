@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  553d9fdbd0d04a6a
-#   text hash     aa856e19d5a6d153
+#   content hash  ac4bdd3fcc242bab
+#   text hash     11edde95c8835465
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

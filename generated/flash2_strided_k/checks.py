@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/tests/checks.py.jinja
-#   content hash  a2b6e9078668a0a0
-#   text hash     e21614f1cac58b34
+#   content hash  538a4ae348311371
+#   text hash     c9c9b490ff4fd5e9
 #   render with   attnforge render SPEC
 """What suites check and by which rule; what is a variant's own stands in the test file beside it.
 
@@ -656,6 +656,12 @@ class TestAnyVariant:
         small = variant.small
         variant.check(replace(small, D=min(small.D + more, 256), Dv=small.Dv + more))
 
+    def test_wide_heads(self, variant):
+        case = replace(variant.small, q_lens=(20,), k_lens=(20,), D=264, Dv=270)
+        if GPU:
+            case = replace(case, q_lens=(150,), k_lens=(150,), D=512, Dv=512, dtype=torch.bfloat16)
+        variant.check(case)
+
     def test_outputs_are_written_in_full_and_the_same_each_time(self, variant):
         inputs = variant.make_inputs(variant.small)
         first, second = (run_on_nan(variant, inputs) for _ in range(2))
@@ -688,6 +694,18 @@ class TestAnyVariant:
         after = found()
         for name, value in before.items():
             assert torch.equal(value, after[name]), name
+
+    def test_bits_hang_on_no_other_sequence(self, variant):
+        inputs = variant.make_inputs(replace(variant.small, q_lens=(2,) * 5, k_lens=(40,) * 5))
+        # of what counts sequences, their cuts, their queries or their keys, what the first one has
+        counts = {5: 1, 6: 2, 10: 2, 200: 40} if variant.packed else {5: 1}
+        alone = {
+            name: x[: counts.get(x.shape[0])] if isinstance(x, torch.Tensor) and x.dim() else x
+            for name, x in inputs.items()
+        }
+        for x, y in zip(attention(**alone, return_lse=True), attention(**inputs, return_lse=True)):
+            first = (..., slice(2)) if variant.packed and x.dim() == 2 else slice(len(x))
+            assert torch.equal(x, y[first])
 
     @pytest.mark.skipif(not GPU, reason="needs a GPU")
     def test_more_heads_than_a_grid_axis_holds(self, variant):
@@ -842,9 +860,9 @@ class TestPacked:
 
     @pytest.mark.parametrize("longest", [0, 1, 32, 37, 2**20])
     def test_a_sequence_ends_at_the_longest_length_told(self, variant, longest, monkeypatch):
-        from . import api
+        from . import arguments
 
-        monkeypatch.setattr(api, "_check_places", lambda *_: None)
+        monkeypatch.setattr(arguments, "_check_cuts", lambda *_: None)
         changes, case = {"max_seqlen_q": longest, "max_seqlen_k": longest}, replace(variant.small, **LOOSE)
         variant.check(case, **changes)
         for name, x in run_on_nan(variant, variant.make_inputs(case) | changes).items():
@@ -854,9 +872,9 @@ class TestPacked:
         "places", [(-9, 5, 40, 78, 78, 2**30), (0, 78, 40, 5, 140, 90), (-(2**31), 2**31 - 1, 0, 0, -7, 148)], ids=str
     )
     def test_wrong_cuts_stay_within_the_rows(self, variant, places, monkeypatch):
-        from . import api
+        from . import arguments
 
-        monkeypatch.setattr(api, "_check_places", lambda *_: None)
+        monkeypatch.setattr(arguments, "_check_cuts", lambda *_: None)
         changes, case = cut(places) | {"max_seqlen_q": 148, "max_seqlen_k": 148}, replace(variant.small, **LOOSE)
         for name, x in run_on_nan(variant, variant.make_inputs(case) | changes).items():
             assert not x.isnan().any(), name

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  f7125eff76947d78
-#   text hash     656d3a4e8e77b6ed
+#   content hash  0ef1b841eaba0693
+#   text hash     f667b8134e936fae
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.
@@ -46,8 +46,8 @@ Tiles
     score, p                 [BLOCK_M, BLOCK_N]
     acc, m, l                [BLOCK_M, BLOCK_DV], [BLOCK_M], [BLOCK_M, 8] (partial sums, added up in the end), in
                              float32
-    BLOCK_M, BLOCK_N         queries and keys of a tile, which launches take from a table by kernel, GPU and head size
-    BLOCK_D, BLOCK_DV        D and DV rounded up to a power of 2, at least 16; columns past D and DV hold 0
+    BLOCK_M, BLOCK_N         queries and keys of a tile; launches take them from a table by kernel, GPU and head size
+    BLOCK_D, BLOCK_DV        D and DV rounded up to a power of 2, from 16 to 512; columns past D and DV hold 0
 
 Symbols
     b                       batch entry

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  f7125eff76947d78
-#   text hash     51c100487ddc920c
+#   content hash  0ef1b841eaba0693
+#   text hash     c3b5fa57de40dc4d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

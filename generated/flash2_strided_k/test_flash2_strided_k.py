@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  f7125eff76947d78
-#   text hash     7f5d4fd0d2485889
+#   content hash  0ef1b841eaba0693
+#   text hash     7058b9f2b9bbb74d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

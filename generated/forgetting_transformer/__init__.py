@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  afd6624d28566363
-#   text hash     aaed6e9181ff1a87
+#   content hash  92394c357d18b295
+#   text hash     219c89b2e09c23ec
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

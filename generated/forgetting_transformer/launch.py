@@ -1,14 +1,14 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  afd6624d28566363
-#   text hash     35cd4f9319ee61bc
+#   content hash  92394c357d18b295
+#   text hash     616ae8056a5cf31a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
 import torch
 
-from . import kernels, runtime, tiles
+from . import runtime, kernels, tiles  # runtime first: it says what a missing triton means
 
 LOG2E = kernels.LOG2E.value
 
@@ -124,11 +124,11 @@ def _differentiate(
             else None
         )
 
-        def launch(block_m, block_n, warps, stages):
+        def launch(block_m, block_n, warps, stages, makes=None):
             runtime.launch(
-                cache, kernels.backward_dkv, (block_m, block_n),
+                cache, kernels.backward_dkv, (block_m, block_n, makes),
                 (q, k, v, dout, lse, delta, in_log_decay_sums, dk, dv, entries, float(scale), in_log_decay_sums,
-                 in_log_decay_k_sum),
+                 in_log_decay_k_sum if makes != "dv" else None),
                 grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout),
                 from_shapes=lambda: dict(
                     _common(q, k, v, entries, in_log_decay_sums, block_m, block_n),
@@ -136,7 +136,7 @@ def _differentiate(
                     lse_desc=runtime.vector_source(lse, block_m if entries is None else None),
                     delta_desc=runtime.vector_source(delta, block_m if entries is None else None),
                     in_log_decay_desc=runtime.vector_source(in_log_decay_sums, block_m if level else None),
-                    TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), num_warps=warps, num_stages=stages,
+                    TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), MAKES=makes, num_warps=warps, num_stages=stages,
                 ),
             )  # fmt: skip
 
@@ -151,7 +151,7 @@ def _differentiate(
             entries,
             -4096.0,
         )
-        gradients[3] = total.permute(0, 2, 1)
+        gradients[3] = total.permute(0, 2, 1).contiguous()
     return tuple(gradients)
 
 
@@ -166,7 +166,7 @@ _attend.register_gradients(_differentiate, learned=(0, 1, 2, 4), tensors=5)
 def _empty_sums(x, entries):
     """Room for the four parts of x's running sums."""
     *lead, tokens = _of_entries(x, entries).shape
-    return x.new_empty(*lead, 4, tokens, dtype=torch.float32)
+    return (x.new_empty if entries is None else x.new_zeros)(*lead, 4, tokens, dtype=torch.float32)
 
 
 def _sums(x, entries, reset):

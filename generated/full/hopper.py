@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  aefacfe194c5ea09
-#   text hash     85893d3186931a49
+#   content hash  1a533515a4207eb8
+#   text hash     50b13385b7961b9a
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

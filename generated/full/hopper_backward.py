@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  aefacfe194c5ea09
-#   text hash     9f71fb368a7c2ca5
+#   content hash  1a533515a4207eb8
+#   text hash     c61229d7bd86762d
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

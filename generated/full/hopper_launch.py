@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  aefacfe194c5ea09
-#   text hash     6779d29208d131a6
+#   content hash  1a533515a4207eb8
+#   text hash     5a0b59a9183bd1d4
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  aefacfe194c5ea09
-#   text hash     2d5de898cf7c58c1
+#   content hash  1a533515a4207eb8
+#   text hash     ceaee08202739616
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

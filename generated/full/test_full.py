@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  aefacfe194c5ea09
-#   text hash     643594d8b8d11be8
+#   content hash  1a533515a4207eb8
+#   text hash     54dd654ce747ba40
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  071fb8a0438c355f
-#   text hash     48dc9d93f225ff02
+#   content hash  4eb2022a5bdcc7ec
+#   text hash     d053a03595f8d5c3
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  071fb8a0438c355f
-#   text hash     c63c329c588e8777
+#   content hash  4eb2022a5bdcc7ec
+#   text hash     aae0a7de5fda10fc
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  071fb8a0438c355f
-#   text hash     21eca166b512b1fe
+#   content hash  4eb2022a5bdcc7ec
+#   text hash     041ec298b680c082
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py gets."""
 

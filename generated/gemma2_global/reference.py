@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  071fb8a0438c355f
-#   text hash     a11e839a306b6846
+#   content hash  4eb2022a5bdcc7ec
+#   text hash     89cfef07453ad23d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

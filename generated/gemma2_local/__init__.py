@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8261c0570d46937f
-#   text hash     3a863ef27ec4b6da
+#   content hash  99abaf1e7f0354b2
+#   text hash     22ebec54d715e50b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8261c0570d46937f
-#   text hash     4b91ff16e25fc240
+#   content hash  99abaf1e7f0354b2
+#   text hash     9e961e23f572b6ff
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py gets."""
 

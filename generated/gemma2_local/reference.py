@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8261c0570d46937f
-#   text hash     c7eb9599c44d5019
+#   content hash  99abaf1e7f0354b2
+#   text hash     a064b223c1e9867c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

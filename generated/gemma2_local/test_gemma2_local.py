@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8261c0570d46937f
-#   text hash     b0ed5e68ab86e68f
+#   content hash  99abaf1e7f0354b2
+#   text hash     6c5f222d764291cd
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

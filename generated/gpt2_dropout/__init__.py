@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9a6b467b9611bada
-#   text hash     91b7499b7fa761d7
+#   content hash  13b9c4bad9e5f552
+#   text hash     9cfba81e3f0690c3
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

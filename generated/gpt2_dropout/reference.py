@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9a6b467b9611bada
-#   text hash     45fdf90658f31ad0
+#   content hash  13b9c4bad9e5f552
+#   text hash     f65698b3af694161
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9a6b467b9611bada
-#   text hash     17c99d0813414529
+#   content hash  13b9c4bad9e5f552
+#   text hash     39f8c863250d7728
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,15 +1,15 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  080dd87d7bdcd796
-#   text hash     13afd0f08f789a43
+#   content hash  8fe52bed4dc2aef2
+#   text hash     a7f411107ca96b6d
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
 import torch
 
+from . import decode_arguments, runtime
 from . import decode_kernels as kernels
-from . import runtime
 
 # up to a head size: keys of a tile, warps of 16 rows, stages, keys of a split. They are a matter of nothing else, and so
 # are the bits of a row
@@ -36,36 +36,53 @@ def _tile(q, v):
     return next(found for size, found in table.items() if max(q.shape[-1], v.shape[-1]) <= size)
 
 
-def workspace_size(q, k, v, longest, max_seqlen_k):
+def count_splits(split_size, longest, max_seqlen_k, reach, first_keys):
+    """How many splits of a sequence new tokens may see: a range may begin and end within one."""
+    seen = runtime.cdiv(first_keys, split_size) + runtime.cdiv(reach + longest - 1, split_size) + 1
+    return min(seen, runtime.cdiv(max_seqlen_k, split_size))
+
+
+def workspace_size(q, k, v, longest, max_seqlen_k, reach, first_keys):
     """How many float32 values the parts of all splits take: of each a row of v's width, and its LSE."""
-    splits = runtime.cdiv(max_seqlen_k, split_of(q, k, v, longest)[-1])
+    splits = count_splits(split_of(q, k, v, longest)[-1], longest, max_seqlen_k, reach, first_keys)
     return q.numel() // q.shape[-1] * splits * (v.shape[-1] + 1)
 
 
 @runtime.on_its_device
 def attend(
-    q, k, v, seq_lens, page_table, cu_seqlens_q, longest, max_seqlen_k, cos, sin, positions, sinks, k_scale,
-    v_scale, scale, parts, out, lse, lse_strides, shapes
+    q, call, k, v, seq_lens, page_table, cu_seqlens_q, cos, sin, positions, sinks, k_scale, v_scale, scale, parts,
+    out, lse
 ):  # fmt: skip
-    """Fills in out and lse, the latter in natural-log units; q is (tokens, heads, columns), `shapes` are those of all tensors."""
+    """Fills in out and lse, the latter in natural-log units; `call` is what shapes tell of them."""
+    max_seqlen_k, reach, first_keys = call.max_seqlen_k, *call.seen
+    split_values = (q, k, v, seq_lens, cu_seqlens_q, page_table, parts, float(scale), k_scale, v_scale, cos, sin,
+    positions, max_seqlen_k, reach, first_keys)  # fmt: skip
+    join_values = (parts, seq_lens, cu_seqlens_q, out, lse, sinks, max_seqlen_k, reach, first_keys)  # fmt: skip
+    kind = runtime.precision(q), lse is None
+    cache = call.launches.get(kind)
+    if cache is not None and runtime.launch_again(cache, split_values, join_values):
+        return
     if seq_lens.shape[0] == 0 or out.numel() == 0:
         out.zero_()
         if lse is not None:
             lse.fill_(float("-inf"))
         return
-    sequences, rows = seq_lens.shape[0], longest * (q.shape[1] // k.shape[2])
+    q, k_scale, v_scale = (
+        q.reshape(-1, *q.shape[-2:]),
+        decode_arguments.by_place(k_scale),
+        decode_arguments.by_place(v_scale),
+    )
+    positions = None if positions is None else positions.reshape(-1)
+    longest, lse_strides, sequences = call.longest, call.lse_strides, seq_lens.shape[0]
+    rows = longest * (q.shape[1] // k.shape[2])
     block_m, block_n, warps, stages, split_size = split_of(q, k, v, longest)
-    splits = runtime.cdiv(max_seqlen_k, split_size)
+    splits = count_splits(split_size, longest, max_seqlen_k, reach, first_keys)
     if page_table is not None:
         # the number of a page has to come before its keys: twice the way for as many tiles under way
         stages = 2 * stages - 1
-    tensors = (q, k, v, seq_lens, page_table, cu_seqlens_q, cos, sin, positions, sinks, k_scale, v_scale, parts, out)
-    aligned = tuple(x is None or x.data_ptr() % 16 for x in tensors)
-    cache = runtime.LaunchCache.of("decode", q, shapes, aligned, longest, splits, lse_strides)
+    cache = runtime.LaunchCache.of("decode", q, *call.shapes, call.longest, splits, lse is None)
     runtime.launch(
-        cache, kernels.attend_split, (block_m, block_n),
-        (q, k, v, seq_lens, cu_seqlens_q, page_table, parts, float(scale), k_scale, v_scale, cos, sin, positions,
-         max_seqlen_k),
+        cache, kernels.attend_split, (block_m, block_n), split_values,
         grid=lambda: (splits * runtime.cdiv(rows, block_m) * k.shape[2], sequences),
         from_shapes=lambda: dict(
             cos_stride_row=cos.stride(0), cos_stride_column=cos.stride(1), sin_stride_row=sin.stride(0),
@@ -85,8 +102,7 @@ def attend(
         ),
     )  # fmt: skip
     runtime.launch(
-        cache, kernels.join_splits, (),
-        (parts, seq_lens, cu_seqlens_q, out, lse, sinks, max_seqlen_k),
+        cache, kernels.join_splits, (), join_values,
         grid=lambda: (longest, q.shape[1], sequences),
         from_shapes=lambda: dict(
             sinks_stride_head=runtime.stride(sinks, 0), lse_stride_sequence=lse_strides[0],
@@ -95,6 +111,7 @@ def attend(
             num_stages=2,
         ),
     )  # fmt: skip
+    call.launches[kind] = cache
 
 
 @runtime.on_its_device
@@ -104,8 +121,7 @@ def append(k_new, v_new, k, v, slot_mapping, cos, sin, positions, k_scale, v_sca
         "append", k_new, v_new, k, v, slot_mapping, cos, sin, positions, k_scale, v_scale, measured
     )
     runtime.launch(
-        cache, kernels.append_rows, (),
-        (k_new, v_new, k, v, slot_mapping, k_scale, v_scale, cos, sin, positions),
+        cache, kernels.append_rows, (), (k_new, v_new, k, v, slot_mapping, k_scale, v_scale, cos, sin, positions),
         grid=lambda: (k_new.shape[0],),
         from_shapes=lambda: dict(
             cos_stride_row=cos.stride(0), cos_stride_column=cos.stride(1), sin_stride_row=sin.stride(0),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  080dd87d7bdcd796
-#   text hash     22b9d8c86e4af2dc
+#   content hash  8fe52bed4dc2aef2
+#   text hash     f3b7908f877076fb
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

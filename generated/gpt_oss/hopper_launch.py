@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  080dd87d7bdcd796
-#   text hash     da6e876410cbfb34
+#   content hash  8fe52bed4dc2aef2
+#   text hash     1d45df19d8686213
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py gets."""
 

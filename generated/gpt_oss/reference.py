@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  080dd87d7bdcd796
-#   text hash     9c32813ff075005d
+#   content hash  8fe52bed4dc2aef2
+#   text hash     c750ab82a245dd6d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  42ebb7d73245e59b
-#   text hash     c5972c647f4b1ba2
+#   content hash  bfb269fc1e7b32d6
+#   text hash     3e6c68645fab56de
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  42ebb7d73245e59b
-#   text hash     03d97b09a6e3cfa8
+#   content hash  bfb269fc1e7b32d6
+#   text hash     117bea0ec2b283ef
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

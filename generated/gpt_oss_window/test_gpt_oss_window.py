@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  42ebb7d73245e59b
-#   text hash     2b57107c36cca79f
+#   content hash  bfb269fc1e7b32d6
+#   text hash     3b64d5f018827bd1
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

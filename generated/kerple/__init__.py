@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d6a219b1140ad585
-#   text hash     9bb2e670e5f25787
+#   content hash  ae40abc3627b621e
+#   text hash     0523293cd4c5f685
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

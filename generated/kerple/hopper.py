@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d6a219b1140ad585
-#   text hash     af44fcd509c20b98
+#   content hash  ae40abc3627b621e
+#   text hash     d00d2e3ca4c2802f
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

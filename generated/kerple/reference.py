@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d6a219b1140ad585
-#   text hash     fbe9e23354992d6b
+#   content hash  ae40abc3627b621e
+#   text hash     4b95576dc1f0e483
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d6a219b1140ad585
-#   text hash     aec80876dc3dcca7
+#   content hash  ae40abc3627b621e
+#   text hash     0a34391e58a29a39
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

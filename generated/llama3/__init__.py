@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  38c8210dc9e455f0
-#   text hash     3f12b95f65839af1
+#   content hash  48702d434fa3bfc1
+#   text hash     80284751d23cc1ec
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  38c8210dc9e455f0
-#   text hash     66421b479c6ca3f4
+#   content hash  48702d434fa3bfc1
+#   text hash     90345cbb7be22e4c
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

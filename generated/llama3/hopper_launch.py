@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  38c8210dc9e455f0
-#   text hash     e94124afd6f2854a
+#   content hash  48702d434fa3bfc1
+#   text hash     67e2537fad521097
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py gets."""
 

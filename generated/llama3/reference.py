@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  38c8210dc9e455f0
-#   text hash     0493dae6d5a9188e
+#   content hash  48702d434fa3bfc1
+#   text hash     59bbf52af42c3db6
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  38c8210dc9e455f0
-#   text hash     d16334f345bc875e
+#   content hash  48702d434fa3bfc1
+#   text hash     44590126da65ef1b
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

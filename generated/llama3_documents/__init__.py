@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c9016282eec7e13b
-#   text hash     7bb5e5a4cc306dd0
+#   content hash  b7e28beff7b48006
+#   text hash     dbf8b657600376da
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

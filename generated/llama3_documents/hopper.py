@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c9016282eec7e13b
-#   text hash     9dd0f182076c7fef
+#   content hash  b7e28beff7b48006
+#   text hash     102ed333a493e3d9
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

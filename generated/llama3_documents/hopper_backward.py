@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c9016282eec7e13b
-#   text hash     4ac8780d86009621
+#   content hash  b7e28beff7b48006
+#   text hash     3ebe8f6e79678535
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c9016282eec7e13b
-#   text hash     c521159b8bdc98a7
+#   content hash  b7e28beff7b48006
+#   text hash     53bed125f21cb803
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py gets."""
 

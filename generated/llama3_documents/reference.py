@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c9016282eec7e13b
-#   text hash     d34ad7c5155af77e
+#   content hash  b7e28beff7b48006
+#   text hash     f87176b63630a2a4
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b2a483292797847c
-#   text hash     a1994a2d74a76c8f
+#   content hash  86715c2dc14ab272
+#   text hash     dbdf9228fd2fe54e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b2a483292797847c
-#   text hash     a6f192564015187b
+#   content hash  86715c2dc14ab272
+#   text hash     eab5a7e520183a6b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py gets."""
 

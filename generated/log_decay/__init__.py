@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a5dd108155397d95
-#   text hash     8a7bb0c854923201
+#   content hash  1958972897c2bed7
+#   text hash     de650fce755f3989
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a5dd108155397d95
-#   text hash     cee8abd1e0107a77
+#   content hash  1958972897c2bed7
+#   text hash     9ed67d389b683104
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 
@@ -78,8 +78,8 @@ Tiles
     dq, dk, dv               [BLOCK_M, BLOCK_D], [BLOCK_N, BLOCK_D], [BLOCK_N, BLOCK_DV], in float32
     acc, m, l                [BLOCK_M, BLOCK_DV], [BLOCK_M], [BLOCK_M, 8] (partial sums, added up in the end), in
                              float32
-    BLOCK_M, BLOCK_N         queries and keys of a tile, which launches take from a table by kernel, GPU and head size
-    BLOCK_D, BLOCK_DV        D and DV rounded up to a power of 2, at least 16; columns past D and DV hold 0
+    BLOCK_M, BLOCK_N         queries and keys of a tile; launches take them from a table by kernel, GPU and head size
+    BLOCK_D, BLOCK_DV        D and DV rounded up to a power of 2, from 16 to 512; columns past D and DV hold 0
 
 Symbols
     b                         batch entry
@@ -89,6 +89,7 @@ Symbols
     q_len, k_len              queries and keys of a sequence
     D                         head size of q and k
     DV                        head size of v and out
+    MAKES                     the gradient that a launch makes, dk or dv, where heads are wider than 256; None: both
     q_start, k_start          first row of a tile of queries, first key of a tile of keys, within the sequence
     row                       rows of a tile's queries, counted from the sequence's first one
     q_begin                   the position of row 0: k_len - q_len, so that last query and last key line up, unless the
@@ -401,7 +402,7 @@ def forward(
 @triton.jit
 def accumulate_dkdv(
     dk, dv, in_log_decay_k_sum, k_tile, v_tile, q_start, queries, terms, BLOCK_M: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, MAKES: tl.constexpr, mixed
 ):  # fmt: skip
     """Accumulate dK and dV of a tile of keys over one tile of queries."""
     q_desc, dout_desc, lse_desc, delta_desc, row_base, b, q_offset, h, q_len = queries
@@ -445,11 +446,13 @@ def accumulate_dkdv(
         keep &= k_pos[:, None] <= q_pos[None, :]  # causal
         keep &= q_pos[None, :] < in_log_decay_at_end_k[:, None]  # a document of log_decay
         p = tl.where(keep, p, 0.0)
-    dv = add_product(dv, p.to(dout_tile.dtype), dout_tile, PRECISION)  # [BLOCK_N, BLOCK_DV]
+    if MAKES != "dk":
+        dv = add_product(dv, p.to(dout_tile.dtype), dout_tile, PRECISION)  # [BLOCK_N, BLOCK_DV]
     ds = p * (dp - delta[None, :])  # [BLOCK_N, BLOCK_M]
     if in_log_decay_k_sum_ptr is not None:
         in_log_decay_k_sum -= tl.sum(ds, 1)
-    dk = add_product(dk, ds.to(q_tile.dtype), q_tile, PRECISION)  # [BLOCK_N, BLOCK_D]
+    if MAKES != "dv":
+        dk = add_product(dk, ds.to(q_tile.dtype), q_tile, PRECISION)  # [BLOCK_N, BLOCK_D]
     return dk, dv, in_log_decay_k_sum
 
 
@@ -459,7 +462,7 @@ def backward_dkv(
     scale, in_log_decay_ptr, in_log_decay_k_sum_ptr, q_total, k_total, Hq, in_log_decay_stride_batch,
     in_log_decay_stride_head, in_log_decay_stride_token, in_log_decay_stride_part, GROUP: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
+    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr, MAKES: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of one tile of keys of one head, summed over the query heads that read it."""
     tile = tl.program_id(TILE_AXIS)
@@ -521,7 +524,7 @@ def backward_dkv(
             mixed = (i < full_first) | (i >= full_last)
             dk, dv, in_log_decay_k_sum = accumulate_dkdv(
                 dk, dv, in_log_decay_k_sum, k_tile, v_tile, q_start, queries, terms, BLOCK_M, BLOCK_D, BLOCK_DV,
-                PRECISION, mixed=mixed
+                PRECISION, MAKES, mixed=mixed
             )  # fmt: skip
         if in_log_decay_k_sum_ptr is not None:
             tl.store(
@@ -531,8 +534,10 @@ def backward_dkv(
             )
 
     first_row = (b.to(tl.int64) * k_total + k_offset) * Hkv + kv_h
-    store_rows(dk_ptr + first_row * D, Hkv * D, dk * scale, k_start, k_len, D)
-    store_rows(dv_ptr + first_row * DV, Hkv * DV, dv, k_start, k_len, DV)
+    if MAKES != "dv":
+        store_rows(dk_ptr + first_row * D, Hkv * D, dk * scale, k_start, k_len, D)
+    if MAKES != "dk":
+        store_rows(dv_ptr + first_row * DV, Hkv * DV, dv, k_start, k_len, DV)
 
 
 @triton.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a5dd108155397d95
-#   text hash     6d9ebc03d5c8f069
+#   content hash  1958972897c2bed7
+#   text hash     480dbc558e8b5327
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

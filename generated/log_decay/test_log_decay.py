@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a5dd108155397d95
-#   text hash     459b2c0e392feb92
+#   content hash  1958972897c2bed7
+#   text hash     fc5cd4e688c9a65e
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4f45680b3c4e3de0
-#   text hash     40c0b501a1890972
+#   content hash  fb2b219cb273bac4
+#   text hash     f8e7394696031722
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

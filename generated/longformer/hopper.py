@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4f45680b3c4e3de0
-#   text hash     e8854dd1002c038e
+#   content hash  fb2b219cb273bac4
+#   text hash     6e4aad865f2626fa
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4f45680b3c4e3de0
-#   text hash     fa841ada78640221
+#   content hash  fb2b219cb273bac4
+#   text hash     d5311c2ea46b2c6e
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4f45680b3c4e3de0
-#   text hash     d9c1ea7246175abf
+#   content hash  fb2b219cb273bac4
+#   text hash     ea2070fdef0a96d1
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4f45680b3c4e3de0
-#   text hash     3766e3ded082cd9f
+#   content hash  fb2b219cb273bac4
+#   text hash     3e83238a2947c8c9
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9fa8916462f13c2d
-#   text hash     6e393a7e5f18a197
+#   content hash  d4592c6acaefd5c1
+#   text hash     dc2abfc743e7e88e
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

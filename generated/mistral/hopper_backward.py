@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9fa8916462f13c2d
-#   text hash     7bae1680b416b7a6
+#   content hash  d4592c6acaefd5c1
+#   text hash     fc9ca272cc791f20
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9fa8916462f13c2d
-#   text hash     9a121cfab17ae49b
+#   content hash  d4592c6acaefd5c1
+#   text hash     e7956e948075e128
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py gets."""
 

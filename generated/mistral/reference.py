@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9fa8916462f13c2d
-#   text hash     46a1a0ea91559f1d
+#   content hash  d4592c6acaefd5c1
+#   text hash     2b42ef1d931ff12c
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

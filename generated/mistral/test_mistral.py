@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9fa8916462f13c2d
-#   text hash     7e78827dc9e37f55
+#   content hash  d4592c6acaefd5c1
+#   text hash     21af1f33266664fa
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8c4d009f820e8dcd
-#   text hash     357afe8c4a6af791
+#   content hash  ffd5dce4ba5252d5
+#   text hash     b15e7ee146b15b09
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

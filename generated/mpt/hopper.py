@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8c4d009f820e8dcd
-#   text hash     e1da26836af0497c
+#   content hash  ffd5dce4ba5252d5
+#   text hash     8dd632eb9b37401e
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8c4d009f820e8dcd
-#   text hash     8d1c2df679de36e3
+#   content hash  ffd5dce4ba5252d5
+#   text hash     98d6f411ffe7cc6e
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

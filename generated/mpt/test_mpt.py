@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8c4d009f820e8dcd
-#   text hash     3f214c5c63b3a1a8
+#   content hash  ffd5dce4ba5252d5
+#   text hash     977df89269c0279c
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

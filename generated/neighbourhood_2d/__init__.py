@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b8e2d0945f439c96
-#   text hash     e825e5a1d62d89a9
+#   content hash  a79e88a521f7b528
+#   text hash     e0a2ac4d81d228e6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b8e2d0945f439c96
-#   text hash     3d63b60b4fa77cdc
+#   content hash  a79e88a521f7b528
+#   text hash     7a791e1288198009
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

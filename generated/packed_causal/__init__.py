@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  dffbc5c6ccf579cd
-#   text hash     392e789d9239bd7e
+#   content hash  0e0c6cabd81ca705
+#   text hash     c871fa0ef437b783
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

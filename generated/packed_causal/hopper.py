@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  dffbc5c6ccf579cd
-#   text hash     9f22c938a484cc7b
+#   content hash  0e0c6cabd81ca705
+#   text hash     0dd5583b1fbea3dc
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  dffbc5c6ccf579cd
-#   text hash     48a4b8ab3a67e45a
+#   content hash  0e0c6cabd81ca705
+#   text hash     453b71c4c7fc830c
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

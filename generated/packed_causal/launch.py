@@ -1,14 +1,14 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  dffbc5c6ccf579cd
-#   text hash     14c21c65ce8c3cec
+#   content hash  0e0c6cabd81ca705
+#   text hash     15098691251eb026
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
 import torch
 
-from . import kernels, runtime, tiles
+from . import runtime, kernels, tiles  # runtime first: it says what a missing triton means
 
 LOG2E = kernels.LOG2E.value
 
@@ -57,7 +57,8 @@ def _attend(
 
 def _outputs(q, v, cu_seqlens_q):
     rows, heads, _ = q.shape
-    lse = q.new_empty(heads, runtime.aligned_length(rows, cu_seqlens_q), dtype=torch.float32)
+    # what lies between sequences is nobody's: it has no share in sums, and the same value each time
+    lse = q.new_full((heads, runtime.aligned_length(rows, cu_seqlens_q)), float("inf"), dtype=torch.float32)
     return q.new_empty(rows, heads, v.shape[-1]), lse
 
 
@@ -119,16 +120,16 @@ def _differentiate(
     if wanted[1] or wanted[2]:
         dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
 
-        def launch(block_m, block_n, warps, stages):
+        def launch(block_m, block_n, warps, stages, makes=None):
             runtime.launch(
-                cache, kernels.backward_dkv, (block_m, block_n),
+                cache, kernels.backward_dkv, (block_m, block_n, makes),
                 (q, k, v, dout, lse, delta, dk, dv, cu_seqlens_q, cu_seqlens_k, float(scale)),
                 grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * k.shape[-2], max_seqlen_k, block_n, q, dout),
                 from_shapes=lambda: dict(
                     _common(q, k, v, cu_seqlens_q, max_seqlen_q, max_seqlen_k, lse, block_m, block_n),
                     dout_desc=runtime.tile_source(dout, block_m), lse_desc=runtime.vector_source(lse, block_m),
                     delta_desc=runtime.vector_source(delta, block_m),
-                    TILE_AXIS=runtime.tile_axis(max_seqlen_k, block_n), num_warps=warps, num_stages=stages,
+                    TILE_AXIS=runtime.tile_axis(max_seqlen_k, block_n), MAKES=makes, num_warps=warps, num_stages=stages,
                 ),
             )  # fmt: skip
 

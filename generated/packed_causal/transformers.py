@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  dffbc5c6ccf579cd
-#   text hash     7da6e885c748d683
+#   content hash  0e0c6cabd81ca705
+#   text hash     19b35cf3af3200bc
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b7d60203af8a895c
-#   text hash     59ddc116737a33e4
+#   content hash  05ae3feba88a90ea
+#   text hash     b5b56a7555e50f10
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

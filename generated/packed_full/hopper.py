@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b7d60203af8a895c
-#   text hash     73dccde06abb191c
+#   content hash  05ae3feba88a90ea
+#   text hash     4d10aec878eb2e8a
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b7d60203af8a895c
-#   text hash     95d4f23308d5e31d
+#   content hash  05ae3feba88a90ea
+#   text hash     5192fd214dd887bd
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py gets."""
 

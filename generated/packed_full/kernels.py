@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b7d60203af8a895c
-#   text hash     abe05d3000386ff5
+#   content hash  05ae3feba88a90ea
+#   text hash     be356c5307d28924
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 
@@ -64,8 +64,8 @@ Tiles
     dq, dk, dv               [BLOCK_M, BLOCK_D], [BLOCK_N, BLOCK_D], [BLOCK_N, BLOCK_DV], in float32
     acc, m, l                [BLOCK_M, BLOCK_DV], [BLOCK_M], [BLOCK_M, 8] (partial sums, added up in the end), in
                              float32
-    BLOCK_M, BLOCK_N         queries and keys of a tile, which launches take from a table by kernel, GPU and head size
-    BLOCK_D, BLOCK_DV        D and DV rounded up to a power of 2, at least 16; columns past D and DV hold 0
+    BLOCK_M, BLOCK_N         queries and keys of a tile; launches take them from a table by kernel, GPU and head size
+    BLOCK_D, BLOCK_DV        D and DV rounded up to a power of 2, from 16 to 512; columns past D and DV hold 0
 
 Symbols
     b                       sequence
@@ -75,6 +75,7 @@ Symbols
     q_len, k_len            queries and keys of a sequence
     D                       head size of q and k
     DV                      head size of v and out
+    MAKES                   the gradient that a launch makes, dk or dv, where heads are wider than 256; None: both
     q_start, k_start        first row of a tile of queries, first key of a tile of keys, within the sequence
     row                     rows of a tile's queries, counted from the sequence's first one
     first, last             tiles in [first, last) show something to the program's own tile
@@ -321,7 +322,7 @@ def forward(
 @triton.jit
 def accumulate_dkdv(
     dk, dv, k_tile, v_tile, q_start, queries, terms, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed, tail
+    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, MAKES: tl.constexpr, mixed, tail
 ):  # fmt: skip
     """Accumulate dK and dV of a tile of keys over one tile of queries."""
     q_desc, dout_desc, lse_desc, delta_desc, row_base, q_offset, h, q_len = queries
@@ -346,9 +347,11 @@ def accumulate_dkdv(
         delta = tl.where(row < q_len, delta, 0.0)
         keep = (row < q_len)[None, :]
         p = tl.where(keep, p, 0.0)
-    dv = add_product(dv, p.to(dout_tile.dtype), dout_tile, PRECISION)  # [BLOCK_N, BLOCK_DV]
+    if MAKES != "dk":
+        dv = add_product(dv, p.to(dout_tile.dtype), dout_tile, PRECISION)  # [BLOCK_N, BLOCK_DV]
     ds = p * (dp - delta[None, :])  # [BLOCK_N, BLOCK_M]
-    dk = add_product(dk, ds.to(q_tile.dtype), q_tile, PRECISION)  # [BLOCK_N, BLOCK_D]
+    if MAKES != "dv":
+        dk = add_product(dk, ds.to(q_tile.dtype), q_tile, PRECISION)  # [BLOCK_N, BLOCK_D]
     return dk, dv
 
 
@@ -357,7 +360,7 @@ def backward_dkv(
     q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, dk_ptr, dv_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr,
     scale, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq, sequences, q_rows, GROUP: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
+    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr, MAKES: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of one tile of keys of one head, summed over the query heads that read it."""
     tile = tl.program_id(TILE_AXIS)
@@ -397,19 +400,21 @@ def backward_dkv(
         for i in tl.range(full_last, last, num_stages=1):
             q_start = i * BLOCK_M
             dk, dv = accumulate_dkdv(
-                dk, dv, k_tile, v_tile, q_start, queries, terms, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=True,
-                tail=True
+                dk, dv, k_tile, v_tile, q_start, queries, terms, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, MAKES,
+                mixed=True, tail=True
             )  # fmt: skip
         for i in tl.range(0, full_last):
             q_start = i * BLOCK_M
             dk, dv = accumulate_dkdv(
-                dk, dv, k_tile, v_tile, q_start, queries, terms, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=False,
-                tail=False
+                dk, dv, k_tile, v_tile, q_start, queries, terms, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, MAKES,
+                mixed=False, tail=False
             )  # fmt: skip
 
     first_row = k_offset.to(tl.int64) * Hkv + kv_h
-    store_rows(dk_ptr + first_row * D, Hkv * D, dk * scale, k_start, k_len, D)
-    store_rows(dv_ptr + first_row * DV, Hkv * DV, dv, k_start, k_len, DV)
+    if MAKES != "dv":
+        store_rows(dk_ptr + first_row * D, Hkv * D, dk * scale, k_start, k_len, D)
+    if MAKES != "dk":
+        store_rows(dv_ptr + first_row * DV, Hkv * DV, dv, k_start, k_len, DV)
 
 
 @triton.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b7d60203af8a895c
-#   text hash     e85e83d35b30396d
+#   content hash  05ae3feba88a90ea
+#   text hash     656dbec3c52a1608
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b7d60203af8a895c
-#   text hash     94e06d46adcb476b
+#   content hash  05ae3feba88a90ea
+#   text hash     5f9888013b2dd076
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,14 +1,14 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  cf695bb35f38f4b2
-#   text hash     31133f07dd9c4323
+#   content hash  205600885dd04294
+#   text hash     96025af45844cd03
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
 import torch
 
-from . import kernels, runtime, tiles
+from . import runtime, kernels, tiles  # runtime first: it says what a missing triton means
 
 LOG2E = kernels.LOG2E.value
 
@@ -61,7 +61,8 @@ def _attend(
 
 def _outputs(q, v, cu_seqlens_q):
     rows, heads, _ = q.shape
-    lse = q.new_empty(heads, runtime.aligned_length(rows, cu_seqlens_q), dtype=torch.float32)
+    # what lies between sequences is nobody's: it has no share in sums, and the same value each time
+    lse = q.new_full((heads, runtime.aligned_length(rows, cu_seqlens_q)), float("inf"), dtype=torch.float32)
     return q.new_empty(rows, heads, v.shape[-1]), lse
 
 
@@ -128,18 +129,18 @@ def _differentiate(
         dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
         in_log_decay_k_sum = lse.new_zeros(q.shape[1], in_log_decay_sums.shape[-1]) if wanted[3] else None
 
-        def launch(block_m, block_n, warps, stages):
+        def launch(block_m, block_n, warps, stages, makes=None):
             runtime.launch(
-                cache, kernels.backward_dkv, (block_m, block_n),
+                cache, kernels.backward_dkv, (block_m, block_n, makes),
                 (q, k, v, dout, lse, delta, in_log_decay_sums, dk, dv, cu_seqlens_q, cu_seqlens_k, float(scale),
-                 in_log_decay_sums, in_log_decay_k_sum),
+                 in_log_decay_sums, in_log_decay_k_sum if makes != "dv" else None),
                 grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * k.shape[-2], max_seqlen_k, block_n, q, dout),
                 from_shapes=lambda: dict(
                     _common(q, k, v, cu_seqlens_q, in_log_decay_sums, max_seqlen_q, max_seqlen_k, lse, block_m, block_n),
                     dout_desc=runtime.tile_source(dout, block_m), lse_desc=runtime.vector_source(lse, block_m),
                     delta_desc=runtime.vector_source(delta, block_m),
                     in_log_decay_desc=runtime.vector_source(in_log_decay_sums, block_m if level else None),
-                    TILE_AXIS=runtime.tile_axis(max_seqlen_k, block_n), num_warps=warps, num_stages=stages,
+                    TILE_AXIS=runtime.tile_axis(max_seqlen_k, block_n), MAKES=makes, num_warps=warps, num_stages=stages,
                 ),
             )  # fmt: skip
 
@@ -154,7 +155,7 @@ def _differentiate(
             cu_seqlens_k,
             -4096.0,
         )
-        gradients[3] = total.permute(1, 0)
+        gradients[3] = total.permute(1, 0).contiguous()
     return tuple(gradients)
 
 
@@ -169,7 +170,7 @@ _attend.register_gradients(_differentiate, learned=(0, 1, 2, 5), tensors=6)
 def _empty_sums(x, cu_seqlens_k):
     """Room for the four parts of x's running sums; each sequence begins at a multiple of 4."""
     *lead, tokens = x.shape
-    return x.new_empty(*lead, 4, runtime.aligned_length(tokens, cu_seqlens_k), dtype=torch.float32)
+    return x.new_zeros(*lead, 4, runtime.aligned_length(tokens, cu_seqlens_k), dtype=torch.float32)
 
 
 def _sums(x, cu_seqlens_k, reset):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c57fae3bf1217413
-#   text hash     88b6b10baaa9da7a
+#   content hash  6b28b8349ff7466b
+#   text hash     2552cadb5bde9f73
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,14 +1,14 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c57fae3bf1217413
-#   text hash     7a0303b4b2f48181
+#   content hash  6b28b8349ff7466b
+#   text hash     bb19db2c1b79e7c8
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
 import torch
 
-from . import kernels, runtime, tiles
+from . import runtime, kernels, tiles  # runtime first: it says what a missing triton means
 
 LOG2E = kernels.LOG2E.value
 
@@ -40,11 +40,11 @@ def _attend(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     out, lse = _outputs(q, v, cu_seqlens_q)
     if 0 in (out.numel(), k.numel(), max_seqlen_q, max_seqlen_k, cu_seqlens_q.shape[0] - 1):
-        return out.zero_(), lse.fill_(float("inf")), runtime.empty_rows(q), runtime.empty_rows(k)
+        return out.zero_(), lse.fill_(float("inf")), *runtime.empty_turned(q, k)
     cache = runtime.LaunchCache.of(
         "attend", q, k, v, cu_seqlens_q, cu_seqlens_k, cos, sin, positions, max_seqlen_q, max_seqlen_k
     )
-    q_turned, k_turned = runtime.empty_rows(q), runtime.empty_rows(k)
+    q_turned, k_turned = runtime.empty_turned(q, k)
     _turn(cache, q, k, q_turned, k_turned, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, cos, sin, positions)
     q, k = q_turned, k_turned
     q, k, v = cache.readable(q, k, v)
@@ -65,13 +65,14 @@ def _attend(
 
 def _outputs(q, v, cu_seqlens_q):
     rows, heads, _ = q.shape
-    lse = q.new_empty(heads, runtime.aligned_length(rows, cu_seqlens_q), dtype=torch.float32)
+    # what lies between sequences is nobody's: it has no share in sums, and the same value each time
+    lse = q.new_full((heads, runtime.aligned_length(rows, cu_seqlens_q)), float("inf"), dtype=torch.float32)
     return q.new_empty(rows, heads, v.shape[-1]), lse
 
 
 @_attend.register_fake
 def _(q, k, v, cu_seqlens_q, cu_seqlens_k, cos, sin, positions, max_seqlen_q, max_seqlen_k, scale):
-    return *_outputs(q, v, cu_seqlens_q), runtime.empty_rows(q), runtime.empty_rows(k)
+    return *_outputs(q, v, cu_seqlens_q), *runtime.empty_turned(q, k)
 
 
 def _common(q, k, v, cu_seqlens_q, cos, sin, positions, max_seqlen_q, max_seqlen_k, lse, block_m, block_n):
@@ -130,16 +131,16 @@ def _differentiate(
     if wanted[1] or wanted[2]:
         dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
 
-        def launch(block_m, block_n, warps, stages):
+        def launch(block_m, block_n, warps, stages, makes=None):
             runtime.launch(
-                cache, kernels.backward_dkv, (block_m, block_n),
+                cache, kernels.backward_dkv, (block_m, block_n, makes),
                 (q, k, v, dout, lse, delta, dk, dv, cu_seqlens_q, cu_seqlens_k, float(scale), cos, sin, positions),
                 grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * k.shape[-2], max_seqlen_k, block_n, q, dout),
                 from_shapes=lambda: dict(
                     _common(q, k, v, cu_seqlens_q, cos, sin, positions, max_seqlen_q, max_seqlen_k, lse, block_m, block_n),
                     dout_desc=runtime.tile_source(dout, block_m), lse_desc=runtime.vector_source(lse, block_m),
                     delta_desc=runtime.vector_source(delta, block_m),
-                    TILE_AXIS=runtime.tile_axis(max_seqlen_k, block_n), num_warps=warps, num_stages=stages,
+                    TILE_AXIS=runtime.tile_axis(max_seqlen_k, block_n), MAKES=makes, num_warps=warps, num_stages=stages,
                 ),
             )  # fmt: skip
 
@@ -186,6 +187,6 @@ def _turn(
             position_end=cos.shape[0], q_total=q.shape[0], max_seqlen_q=max_seqlen_q, k_total=k.shape[0],
             max_seqlen_k=max_seqlen_k, Hq=q.shape[-2], Hkv=k.shape[-2],
             tiles=runtime.cdiv(max(max_seqlen_q, max_seqlen_k), block_t), PAIRS=cos.shape[1], BLOCK_T=block_t,
-            BLOCK_PAIRS=runtime.power_of_2(cos.shape[1]),
+            BLOCK_PAIRS=runtime.power_of_2(cos.shape[1]), num_warps=8 if q.shape[-1] > 256 else 4,
         ),
     )  # fmt: skip

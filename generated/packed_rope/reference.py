@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c57fae3bf1217413
-#   text hash     a614a14dd862648b
+#   content hash  6b28b8349ff7466b
+#   text hash     765d228656c9e6bb
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  fe6943d77f094def
-#   text hash     5835c3e0cdcecd0a
+#   content hash  3f79468b1fdbadbd
+#   text hash     86d81c19bcf81b01
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  fe6943d77f094def
-#   text hash     01dddb3547ccbc1e
+#   content hash  3f79468b1fdbadbd
+#   text hash     8abe8933ab8f34ca
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  fe6943d77f094def
-#   text hash     1ac4494ffdcb727b
+#   content hash  3f79468b1fdbadbd
+#   text hash     9b2060ffede8315d
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  fe6943d77f094def
-#   text hash     ea30b0ab8416d9b1
+#   content hash  3f79468b1fdbadbd
+#   text hash     b712b4c10ddc1db8
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

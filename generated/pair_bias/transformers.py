@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  fe6943d77f094def
-#   text hash     fed1136991a8c564
+#   content hash  3f79468b1fdbadbd
+#   text hash     dc879b2a79f3473e
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  23b51c56c963ac1a
-#   text hash     7cced1b34f4cb9fc
+#   content hash  aeb4859a4c67a988
+#   text hash     a85aaaeb0216880a
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

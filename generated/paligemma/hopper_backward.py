@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  23b51c56c963ac1a
-#   text hash     bcbd05c818a4e815
+#   content hash  aeb4859a4c67a988
+#   text hash     cbaeb91657e5643d
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

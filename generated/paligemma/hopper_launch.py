@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  23b51c56c963ac1a
-#   text hash     02d65decbc0986c8
+#   content hash  aeb4859a4c67a988
+#   text hash     70a180fc19c9d290
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  23b51c56c963ac1a
-#   text hash     edec58e97292c158
+#   content hash  aeb4859a4c67a988
+#   text hash     ce1c7a90ddaa1dc3
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

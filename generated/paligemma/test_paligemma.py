@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  23b51c56c963ac1a
-#   text hash     e7af5f87d3624e31
+#   content hash  aeb4859a4c67a988
+#   text hash     c5b432e265deaa4e
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5bdbead7e8a70dae
-#   text hash     ddbd46ac5a7495d8
+#   content hash  23971edf429c92b0
+#   text hash     ddf29a10f11ddfbd
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5bdbead7e8a70dae
-#   text hash     7705de057fad092e
+#   content hash  23971edf429c92b0
+#   text hash     3ffc6517c266e7de
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5bdbead7e8a70dae
-#   text hash     6a496edc196f86c8
+#   content hash  23971edf429c92b0
+#   text hash     3b4a0fc895643779
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  f5b143e3da3c79d8
-#   text hash     b80db76ba33f8ec2
+#   content hash  f3beeb85febe4816
+#   text hash     1adf5a5f7fe7f1bf
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -16,8 +16,15 @@ import os
 import warnings
 
 import torch
-import triton
+
+try:
+    import triton
+except ModuleNotFoundError as error:
+    why = "attention needs triton, which PyTorch brings along on Linux; `reference` runs without it, on any system"
+    raise ModuleNotFoundError(why, name="triton") from error
 import triton.language as tl
+from torch._C._functorch import is_legacy_batchedtensor
+from torch._library.custom_ops import get_library_allowing_overwrite
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 from triton.runtime.errors import OutOfResources
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -38,14 +45,24 @@ class Operator:
     def __init__(self, function):
         self.function = on_its_device(function)
         self.derived = None
-        module = function.__module__.replace("_", "__").replace(".", "_")
-        self.traced = torch.library.custom_op(f"attnforge::{module}{function.__name__}", self.function, mutates_args=())
-        self.register_fake = self.traced.register_fake
+        self.name = function.__module__.replace("_", "__").replace(".", "_") + function.__name__
+        # with `custom_op` of torch.library a compiled step takes the host a sixth longer
+        self.library = get_library_allowing_overwrite("attnforge", self.name)
+        schema = torch.library.infer_schema(function, mutates_args=())
+        self.library.define(self.name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+        self.library.impl(self.name, self.function, "CompositeExplicitAutograd")
+        self.traced = getattr(torch.ops.attnforge, self.name).default
+        torch.library.register_vmap(self.traced, _refuse_vmap, lib=self.library)
+
+    def register_fake(self, fake):
+        """Tells what comes back for tensors without values, as `register_fake` of torch.library takes it."""
+        return torch.library.register_fake(self.traced, fake, lib=self.library)
 
     def register_autograd(self, backward, setup_context):
         """Tells the derivative, as `register_autograd` of torch.library takes it."""
-        self.traced.register_autograd(backward, setup_context=setup_context)
+        torch.library.register_autograd(self.traced, backward, setup_context=setup_context, lib=self.library)
         parts = {"forward": self.function, "setup_context": setup_context, "backward": backward}
+        parts |= {"vmap": _refuse_vmap, "jvp": _refuse_jvp}
         parts = {name: staticmethod(part) for name, part in parts.items()}
         self.derived = type(self.function.__name__, (torch.autograd.Function,), parts)
 
@@ -64,6 +81,8 @@ class Operator:
 
         def backward(ctx, dout, dlse, *_):
             out, lse, *given = ctx.saved_tensors
+            if any(x is not None and is_legacy_batchedtensor(x) for x in (dout, dlse)):
+                _refuse_vmap()
             if dout is None:
                 dout = torch.zeros_like(out)
             wanted = [ctx.needs_input_grad[i] for i in learned]
@@ -107,15 +126,24 @@ def _refuse(ctx, *gradients):
     raise RuntimeError("attention has no second derivative")
 
 
+def _refuse_vmap(*_):
+    raise RuntimeError("attention cannot be mapped by vmap: put the mapped axis into the batch, or loop over it")
+
+
+def _refuse_jvp(*_):
+    raise RuntimeError("attention has no forward-mode derivative, only gradients")
+
+
 def on_its_device(function):
     """The function, run on the device of its first tensor."""
 
     @functools.wraps(function)
     def run(*args):
-        device = args[0].device
-        if device.type == "cpu" or device.index == torch.cuda.current_device():
+        # a device's type is a text that takes longer to find
+        x = args[0]
+        if x.is_cpu or x.get_device() == torch.cuda.current_device():
             return function(*args)
-        with torch.cuda.device(device):
+        with torch.cuda.device(x.device):
             return function(*args)
 
     return run
@@ -181,6 +209,15 @@ def launch(cache, kernel, blocks, given, grid, from_shapes):
     start(*[x if f is None else f(x) for f, x in zip(fill, given)], *rest)
 
 
+def launch_again(cache, *values):
+    """Launches the kernels of a function once more, each with what it is given anew, and tells whether it has had them."""
+    if not cache.launches:
+        return False
+    for (start, _, rest), given in zip(cache.launches.values(), values):
+        start(*given, *rest)
+    return True
+
+
 def launch_on_hopper(cache, tables, name, launch, q, v, keys):
     """Calls `launch` with a tile and a module of kernels for Hopper GPUs, and tells whether it could."""
     best = cache.tiles.get(name)
@@ -214,6 +251,16 @@ def differentiated(cache, tables, wanted, keys, q, k, v, *given):
     return launch_on_hopper(cache, tables, "backward", launch, q, v, keys)
 
 
+def one_by_one(launch, made):
+    """A function of a tile that launches once for each of two gradients: registers do not hold two wide ones."""
+
+    def each(*tile):
+        for name in made:
+            launch(*tile, name)
+
+    return each
+
+
 fitting = {}  # which tile of a table is the first that a GPU has the shared memory for
 
 
@@ -222,6 +269,8 @@ def launch_tuned(cache, tables, name, launch, q, v, keys, entries=None):
 
     Beside a tile goes the module of the kernels, where they are not the portable ones: these alone know of `entries`.
     """
+    if name == "backward_dkv" and max(q.shape[-1], v.shape[-1]) > 256:
+        launch = one_by_one(launch, ("dk", "dv"))
     if INTERPRETED:
         return launch(32, 32, 4, 1)
     best = cache.tiles.get(name)
@@ -230,8 +279,8 @@ def launch_tuned(cache, tables, name, launch, q, v, keys, entries=None):
     if entries is None and launch_on_hopper(cache, tables, name, launch, q, v, keys):
         return
     table = (tables.TILES_FP32 if q.dtype == torch.float32 else tables.TILES_16BIT[architecture(q.device)])[name]
-    tiles = next(table[size] for size in table if max(q.shape[-1], v.shape[-1]) <= size)
-    key = (name, q.device, q.dtype, padded_width(q), padded_width(v), entries is None)
+    size = next(size for size in table if max(q.shape[-1], v.shape[-1]) <= size)
+    tiles, key = table[size], (name, q.device, q.dtype, size, padded_width(q), padded_width(v), entries is None)
     for i in range(fitting.get(key, 0), len(tiles)):
         try:
             launch(*tiles[i])
@@ -429,8 +478,18 @@ def power_of_2(n):
 
 
 def padded_width(x):
-    """Columns of a tile that holds x's."""
-    return max(16, power_of_2(x.shape[-1]))
+    """Columns of a tile that holds x's, or the first 512."""
+    return min(max(16, power_of_2(x.shape[-1])), 512)
+
+
+def rest(x):
+    """The columns that such a tile leaves out; None where it leaves out none."""
+    return x[..., 512:] if x.shape[-1] > 512 else None
+
+
+def rest_width(x):
+    """Columns of a tile that holds those."""
+    return max(16, power_of_2(max(x.shape[-1] - 512, 1)))
 
 
 def is_readable(x):
@@ -448,6 +507,12 @@ def empty_rows(x):
     *sizes, width = x.shape
     step = 16 // x.element_size()
     return empty_like(x) if width % step == 0 else x.new_empty(*sizes, cdiv(width, step) * step)[..., :width]
+
+
+def empty_turned(q, k, entries=None):
+    """Room for q and k as their positions turn them; with `entries` 0: no program writes rows that are left out."""
+    found = empty_rows(q), empty_rows(k)
+    return found if entries is None else tuple(x.zero_() for x in found)
 
 
 def empty_like(x):
@@ -515,6 +580,8 @@ def tile_source(x, rows, entries=None):
 
     A descriptor leaves out no row before the last: with `entries`, tiles end sooner.
     """
+    if x is None:
+        return None
     *lead, count, heads, width = x.shape
     *lead_strides, row_stride, head_stride, _ = x.stride()
     # heads before rows: axes of 1 that lead drop out of a tile without a trace in the compiled code

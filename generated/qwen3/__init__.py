@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  dbf17aeb24f4ddab
-#   text hash     aafde1759dd7bfbc
+#   content hash  2bd221493ac079ee
+#   text hash     1588ded896094eef
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

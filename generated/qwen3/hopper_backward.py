@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  dbf17aeb24f4ddab
-#   text hash     624042d7fe0c7031
+#   content hash  2bd221493ac079ee
+#   text hash     78867608239a5226
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  dbf17aeb24f4ddab
-#   text hash     71501633785125f7
+#   content hash  2bd221493ac079ee
+#   text hash     b832e25c3d7e013b
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py gets."""
 

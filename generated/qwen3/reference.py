@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  dbf17aeb24f4ddab
-#   text hash     8795adcf0f160085
+#   content hash  2bd221493ac079ee
+#   text hash     62ad0781f90f67dd
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

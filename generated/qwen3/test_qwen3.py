@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  dbf17aeb24f4ddab
-#   text hash     b72d4eccb5bf42e3
+#   content hash  2bd221493ac079ee
+#   text hash     5124f39b8a00c893
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

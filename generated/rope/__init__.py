@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7d12f4b87ef34fd9
-#   text hash     54176fc8afc2c460
+#   content hash  346546903ad7b5ef
+#   text hash     c3c582390f3ff357
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7d12f4b87ef34fd9
-#   text hash     70921247dbf83298
+#   content hash  346546903ad7b5ef
+#   text hash     b7a44a996eeb9e9a
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

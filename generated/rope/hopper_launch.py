@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7d12f4b87ef34fd9
-#   text hash     9c1a05db6f9bce75
+#   content hash  346546903ad7b5ef
+#   text hash     96edc6e694b5a4d4
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,14 +1,14 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7d12f4b87ef34fd9
-#   text hash     49012bb873ec7987
+#   content hash  346546903ad7b5ef
+#   text hash     4098255352d6d78d
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
 import torch
 
-from . import kernels, runtime, tiles
+from . import runtime, kernels, tiles  # runtime first: it says what a missing triton means
 
 LOG2E = kernels.LOG2E.value
 
@@ -31,9 +31,9 @@ def _attend(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
-        return out.zero_(), lse.fill_(float("inf")), runtime.empty_rows(q), runtime.empty_rows(k)
+        return out.zero_(), lse.fill_(float("inf")), *runtime.empty_turned(q, k, entries)
     cache = runtime.LaunchCache.of("attend", q, k, v, entries, cos, sin, positions)
-    q_turned, k_turned = runtime.empty_rows(q), runtime.empty_rows(k)
+    q_turned, k_turned = runtime.empty_turned(q, k, entries)
     _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions)
     q, k = q_turned, k_turned
     q, k, v = cache.readable(q, k, v)
@@ -59,7 +59,7 @@ def _outputs(q, v, entries):
 
 @_attend.register_fake
 def _(q, k, v, entries, cos, sin, positions, scale):
-    return *_outputs(q, v, entries), runtime.empty_rows(q), runtime.empty_rows(k)
+    return *_outputs(q, v, entries), *runtime.empty_turned(q, k, entries)
 
 
 def _common(q, k, v, entries, cos, sin, positions, block_m, block_n):
@@ -117,9 +117,9 @@ def _differentiate(
     if wanted[1] or wanted[2]:
         dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
 
-        def launch(block_m, block_n, warps, stages):
+        def launch(block_m, block_n, warps, stages, makes=None):
             runtime.launch(
-                cache, kernels.backward_dkv, (block_m, block_n),
+                cache, kernels.backward_dkv, (block_m, block_n, makes),
                 (q, k, v, dout, lse, delta, dk, dv, entries, float(scale), cos, sin, positions),
                 grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout),
                 from_shapes=lambda: dict(
@@ -127,7 +127,7 @@ def _differentiate(
                     dout_desc=runtime.tile_source(dout, block_m, entries),
                     lse_desc=runtime.vector_source(lse, block_m if entries is None else None),
                     delta_desc=runtime.vector_source(delta, block_m if entries is None else None),
-                    TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), num_warps=warps, num_stages=stages,
+                    TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), MAKES=makes, num_warps=warps, num_stages=stages,
                 ),
             )  # fmt: skip
 
@@ -160,6 +160,6 @@ def _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions, block_t
             positions_stride_token=runtime.stride(positions, 1), position_end=cos.shape[0], q_total=q.shape[1],
             k_total=k.shape[1], Hq=q.shape[-2], Hkv=k.shape[-2],
             tiles=runtime.cdiv(max(q.shape[1], k.shape[1]), block_t), PAIRS=cos.shape[1], BLOCK_T=block_t,
-            BLOCK_PAIRS=runtime.power_of_2(cos.shape[1]),
+            BLOCK_PAIRS=runtime.power_of_2(cos.shape[1]), num_warps=8 if q.shape[-1] > 256 else 4,
         ),
     )  # fmt: skip

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7d12f4b87ef34fd9
-#   text hash     ae9ff2982a7d199f
+#   content hash  346546903ad7b5ef
+#   text hash     d2e5cba2a5a455f4
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  49ff0ed5552830a4
-#   text hash     9434d97e11785412
+#   content hash  014578210f804e98
+#   text hash     c634fd8c23978fc4
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py gets."""
 

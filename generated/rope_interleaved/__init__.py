@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f1019a18ec32a475
-#   text hash     d4958e86e708122e
+#   content hash  29de16f586eb94de
+#   text hash     9ddc29d9b9ad933b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f1019a18ec32a475
-#   text hash     c7264771b2da9688
+#   content hash  29de16f586eb94de
+#   text hash     d30182c37a397ce6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py gets."""
 

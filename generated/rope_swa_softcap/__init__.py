@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fc7b236270feb396
-#   text hash     1e15642754a3dced
+#   content hash  05cc450d4ccf0fe7
+#   text hash     4f406ee1d70651c5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fc7b236270feb396
-#   text hash     54aab75572d8bc51
+#   content hash  05cc450d4ccf0fe7
+#   text hash     7488a3e70c20c46c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

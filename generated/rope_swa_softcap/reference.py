@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fc7b236270feb396
-#   text hash     2c9f99712e85411a
+#   content hash  05cc450d4ccf0fe7
+#   text hash     7d0c741402b695a5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fc7b236270feb396
-#   text hash     f756dd31c79885f2
+#   content hash  05cc450d4ccf0fe7
+#   text hash     92031e09e9b0758f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1bd4440b3e4833f2
-#   text hash     8bcdcd7d01fa31d5
+#   content hash  870de3c1f46dd372
+#   text hash     bc13db439116c5b7
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

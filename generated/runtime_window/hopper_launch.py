@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1bd4440b3e4833f2
-#   text hash     6a5386a6ebd7778d
+#   content hash  870de3c1f46dd372
+#   text hash     8392e7dca9138700
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1bd4440b3e4833f2
-#   text hash     0b8dc027f06dd825
+#   content hash  870de3c1f46dd372
+#   text hash     7093b4a25e493111
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c6c061971ac0e3f0
-#   text hash     ad811f8b3e35aedb
+#   content hash  9f946a7ceee745b0
+#   text hash     2b5f5348e5c6327b
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

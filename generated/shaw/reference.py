@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c6c061971ac0e3f0
-#   text hash     9d2e764cb9b868d3
+#   content hash  9f946a7ceee745b0
+#   text hash     9a3a21276d1d62b4
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c6c061971ac0e3f0
-#   text hash     23f70dde8db52df1
+#   content hash  9f946a7ceee745b0
+#   text hash     7b3fc1aba6b41f8a
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  622fa961415fb7cc
-#   text hash     d3fcd219f23fa308
+#   content hash  57c76b0f26e90e4d
+#   text hash     8784262fb98cd2e7
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  622fa961415fb7cc
-#   text hash     a99b6fd283fc5c64
+#   content hash  57c76b0f26e90e4d
+#   text hash     d073eaa1db940206
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

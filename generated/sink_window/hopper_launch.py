@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  622fa961415fb7cc
-#   text hash     f14f5bd2a92683c4
+#   content hash  57c76b0f26e90e4d
+#   text hash     e6b7461a8049c508
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,14 +1,14 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  622fa961415fb7cc
-#   text hash     a2f85668f5dc732e
+#   content hash  57c76b0f26e90e4d
+#   text hash     c2fc7d06b4aa0db9
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
 import torch
 
-from . import kernels, runtime, tiles
+from . import runtime, kernels, tiles  # runtime first: it says what a missing triton means
 
 LOG2E = kernels.LOG2E.value
 
@@ -117,9 +117,9 @@ def _differentiate(
     if wanted[1] or wanted[2]:
         dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
 
-        def launch(block_m, block_n, warps, stages):
+        def launch(block_m, block_n, warps, stages, makes=None):
             runtime.launch(
-                cache, kernels.backward_dkv, (block_m, block_n),
+                cache, kernels.backward_dkv, (block_m, block_n, makes),
                 (q, k, v, dout, lse, delta, dk, dv, entries, float(scale), in_window),
                 grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout),
                 from_shapes=lambda: dict(
@@ -127,7 +127,7 @@ def _differentiate(
                     dout_desc=runtime.tile_source(dout, block_m, entries),
                     lse_desc=runtime.vector_source(lse, block_m if entries is None else None),
                     delta_desc=runtime.vector_source(delta, block_m if entries is None else None),
-                    TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), num_warps=warps, num_stages=stages,
+                    TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), MAKES=makes, num_warps=warps, num_stages=stages,
                 ),
             )  # fmt: skip
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  622fa961415fb7cc
-#   text hash     3ec7842e0ffbebf4
+#   content hash  57c76b0f26e90e4d
+#   text hash     70e01bb2fa079ae4
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1860216c077253bd
-#   text hash     ec64b0e095c99c9e
+#   content hash  25530ff755e856b0
+#   text hash     2a2080214b42a976
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1860216c077253bd
-#   text hash     b84079879334ca08
+#   content hash  25530ff755e856b0
+#   text hash     ecc42cf3c6f3d6ef
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

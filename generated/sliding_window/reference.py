@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1860216c077253bd
-#   text hash     c9bfcb5ee65e6b77
+#   content hash  25530ff755e856b0
+#   text hash     263f8aea7c75d3a2
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

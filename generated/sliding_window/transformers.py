@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1860216c077253bd
-#   text hash     70ed4762a34d0d08
+#   content hash  25530ff755e856b0
+#   text hash     85cefffbd3869f9b
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

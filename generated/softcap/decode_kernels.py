@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6f13d68072329c23
-#   text hash     456d38a6d15acb56
+#   content hash  a43172e9e3414a9c
+#   text hash     0a85147c61bc9654
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -16,7 +16,8 @@ The grid of `attend_split` is (tiles x key heads x splits, sequences), splits ru
 takes more than 65535. That of `join_splits` is (new tokens of a sequence, query heads, sequences).
 
 A split begins at a multiple of split_size keys, a tile of keys at one of BLOCK_N: which keys are summed together is no
-matter of the batch, of other lengths or of pages.
+matter of the batch, of other lengths or of pages. Programs are started for the splits of the first_keys keys of a
+sequence and, from that of the key `reach` before the first new token on, for as many as the host makes room for.
 
 Tensors, by their axes
     q, out    [tokens, Hq, D], [tokens, Hq, DV]: the new tokens of all sequences
@@ -24,8 +25,8 @@ Tensors, by their axes
     pages     [sequences, pages of a sequence]; entries of pages that no row sees are not read
     scales    [sequences, pages, place in the page, Hkv], float32, with strides of 0 along axes that share one: what keys
               and values of float8 are multiplied by
-    parts     [tokens, Hq, splits, DV], float32: out of each split; behind it [tokens, Hq, splits]: its LSE in log2 units,
-              -inf where a split shows a row nothing, whose part is not written then
+    parts     [tokens, Hq, splits, DV], float32: out of each split that has a program; behind it [tokens, Hq, splits]:
+              its LSE in log2 units, -inf where a split shows a row nothing, whose part is not written then
 
 Symbols
     token                  first new token of a sequence among all
@@ -62,6 +63,12 @@ def find_page(pages_ptr, b, position, inside, PAGE: tl.constexpr):
         page = tl.load(pages_ptr + position // PAGE, mask=inside, other=0).to(tl.int64)
         slot = position % PAGE
     return page, slot
+
+
+@triton.jit
+def nth_of(n, head, first):
+    """The n-th of the numbers from 0 to head and from `first` on."""
+    return tl.where(n < head, n, n - head + tl.maximum(first, head))
 
 
 @triton.jit
@@ -144,23 +151,26 @@ def attend(
     return acc, m, l
 
 
-@triton.jit(do_not_specialize=["max_seqlen_k", "tokens", "longest", "Hq", "splits", "split_size"])
+@triton.jit(
+    do_not_specialize=["max_seqlen_k", "reach", "first_keys", "tokens", "longest", "Hq", "splits", "split_size"]
+)
 def attend_split(
     q_ptr, k_ptr, v_ptr, seq_lens_ptr, cu_seqlens_q_ptr, pages_ptr, parts_ptr, scale, k_scale_ptr, v_scale_ptr,
-    max_seqlen_k, q_stride_token, q_stride_head, k_stride_page, k_stride_token, k_stride_head, v_stride_page,
-    v_stride_token, v_stride_head, k_scale_stride_sequence, k_scale_stride_page, k_scale_stride_token,
-    k_scale_stride_head, v_scale_stride_sequence, v_scale_stride_page, v_scale_stride_token, v_scale_stride_head,
-    pages_stride_sequence, tokens, longest, Hq, splits, split_size, GROUP: tl.constexpr, PAGE: tl.constexpr,
-    D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
+    max_seqlen_k, reach, first_keys, q_stride_token, q_stride_head, k_stride_page, k_stride_token, k_stride_head,
+    v_stride_page, v_stride_token, v_stride_head, k_scale_stride_sequence, k_scale_stride_page,
+    k_scale_stride_token, k_scale_stride_head, v_scale_stride_sequence, v_scale_stride_page, v_scale_stride_token,
+    v_scale_stride_head, pages_stride_sequence, tokens, longest, Hq, splits, split_size, GROUP: tl.constexpr,
+    PAGE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """Store what a split of the keys of one head gives to a tile of rows: its part of out, and of the LSE."""
-    split, head, b = tl.program_id(0) % splits, tl.program_id(0) // splits, tl.program_id(1)
+    slot, head, b = tl.program_id(0) % splits, tl.program_id(0) // splits, tl.program_id(1)
     Hkv = Hq // GROUP
     tile, kv_h = head // Hkv, head % Hkv
     token, q_len, k_len = find_sequence(seq_lens_ptr, cu_seqlens_q_ptr, b, tokens, longest, max_seqlen_k)
     count = q_len * GROUP
-    split_begin = split * split_size
+    first_split = tl.maximum(k_len - q_len - reach, 0) // split_size
+    split_begin = nth_of(slot, tl.cdiv(first_keys, split_size), first_split) * split_size
     if (tile * BLOCK_M >= count) | (split_begin >= k_len):
         return
     if pages_ptr is not None:
@@ -207,18 +217,20 @@ def attend_split(
     l = tl.sum(l, 1)  # [BLOCK_M]
     # rows to which the split shows nothing: the LSE alone tells
     lse = tl.where(l == 0, float("-inf"), m + tl.log2(l))
-    part = ((token + row).to(tl.int64) * Hq + h) * splits + split
+    part = ((token + row).to(tl.int64) * Hq + h) * splits + slot
     tl.store(parts_ptr + tl.cast(tokens, tl.int64) * Hq * splits * DV + part, lse, mask=place < count)
     column = tl.arange(0, BLOCK_DV)
     seen = ((place < count) & (l > 0))[:, None] & (column < DV)[None, :]
     tl.store(parts_ptr + part[:, None] * DV + column[None, :], acc / tl.where(l == 0, 1.0, l)[:, None], mask=seen)
 
 
-@triton.jit(do_not_specialize=["max_seqlen_k", "tokens", "longest", "Hq", "splits", "split_size"])
+@triton.jit(
+    do_not_specialize=["max_seqlen_k", "reach", "first_keys", "tokens", "longest", "Hq", "splits", "split_size"]
+)
 def join_splits(
-    parts_ptr, seq_lens_ptr, cu_seqlens_q_ptr, out_ptr, lse_ptr, max_seqlen_k, lse_stride_sequence,
-    lse_stride_head, tokens, longest, Hq, splits, split_size, DV: tl.constexpr, BLOCK_DV: tl.constexpr,
-    BLOCK_S: tl.constexpr
+    parts_ptr, seq_lens_ptr, cu_seqlens_q_ptr, out_ptr, lse_ptr, max_seqlen_k, reach, first_keys,
+    lse_stride_sequence, lse_stride_head, tokens, longest, Hq, splits, split_size, DV: tl.constexpr,
+    BLOCK_DV: tl.constexpr, BLOCK_S: tl.constexpr
 ):  # fmt: skip
     """Store out and the LSE, in natural-log units, of a row: the parts of all splits, weighted by their LSEs."""
     i, h, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -243,14 +255,20 @@ def join_splits(
     acc = tl.zeros([BLOCK_DV], tl.float32)
     m = tl.full([], float("-inf"), tl.float32)
     l = tl.full([], 0.0, tl.float32)
-    end = tl.cdiv(k_len, split_size)
-    for first in tl.range(0, end, BLOCK_S):
+    # slots are those of splits before `head`, then those from `first_split` to `end`
+    head, end = tl.cdiv(first_keys, split_size), tl.cdiv(k_len, split_size)
+    first_split = tl.maximum(tl.maximum(k_len - q_len - reach, 0) // split_size, head)
+    head_blocks, first_block = tl.cdiv(head, BLOCK_S), first_split // BLOCK_S
+    blocks = head_blocks + tl.maximum(tl.cdiv(end, BLOCK_S) - tl.maximum(first_block, head_blocks), 0)
+    for j in tl.range(0, blocks):
         # [BLOCK_S]
-        split = first + tl.arange(0, BLOCK_S)
-        lse = tl.load(part_lse_ptr + split, mask=split < end, other=float("-inf"))
+        split = nth_of(j, head_blocks, first_block) * BLOCK_S + tl.arange(0, BLOCK_S)
+        slot = tl.where(split < head, split, split - first_split + head)
+        kept = (split < end) & ((split < head) | (split >= first_split))
+        lse = tl.load(part_lse_ptr + slot, mask=kept, other=float("-inf"))
         there = (lse > float("-inf"))[:, None] & (column < DV)[None, :]
         # [BLOCK_S, BLOCK_DV]
-        part = tl.load(parts_ptr + (row * splits + split)[:, None] * DV + column[None, :], mask=there, other=0.0)
+        part = tl.load(parts_ptr + (row * splits + slot)[:, None] * DV + column[None, :], mask=there, other=0.0)
         m_new = tl.maximum(m, tl.max(lse, 0))
         # what has seen nothing yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
         pivot = tl.where(m_new == float("-inf"), 0.0, m_new)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6f13d68072329c23
-#   text hash     fdedaacbe6bd7022
+#   content hash  a43172e9e3414a9c
+#   text hash     4dacd5ee192e0827
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

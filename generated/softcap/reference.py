@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6f13d68072329c23
-#   text hash     2d63ecbc5d470721
+#   content hash  a43172e9e3414a9c
+#   text hash     8386d4a2289cc5fe
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6f13d68072329c23
-#   text hash     c8cd3e64ba484095
+#   content hash  a43172e9e3414a9c
+#   text hash     ab5dcd7dae8d6101
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6f13d68072329c23
-#   text hash     8d8e9115243a46fc
+#   content hash  a43172e9e3414a9c
+#   text hash     4c3993f68b83c7db
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

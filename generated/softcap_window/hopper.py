@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  33f979de1994077c
-#   text hash     0f1ce395d1d8f066
+#   content hash  0841a95d6e47de19
+#   text hash     5998cbbfba4ac80b
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

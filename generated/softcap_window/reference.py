@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  33f979de1994077c
-#   text hash     98ceaa604481c99f
+#   content hash  0841a95d6e47de19
+#   text hash     a25d55b2a6570237
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  33f979de1994077c
-#   text hash     37da011da4472ba3
+#   content hash  0841a95d6e47de19
+#   text hash     ca32d61bff741de6
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

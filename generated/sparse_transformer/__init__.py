@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e20864c82cc9218f
-#   text hash     fd4bf01393c26b43
+#   content hash  895f280e9675b665
+#   text hash     4cfa1a295b06b951
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e20864c82cc9218f
-#   text hash     31ec44c97a5238bd
+#   content hash  895f280e9675b665
+#   text hash     7baacd40c5da3f6f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e20864c82cc9218f
-#   text hash     bdec6cfcddbc74c6
+#   content hash  895f280e9675b665
+#   text hash     3295b6e036265741
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

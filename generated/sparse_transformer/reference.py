@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e20864c82cc9218f
-#   text hash     3de33cfc2e084a7c
+#   content hash  895f280e9675b665
+#   text hash     dfd22d749acf5d26
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

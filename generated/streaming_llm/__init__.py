@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cab61f60fb81a474
-#   text hash     13531fa071898024
+#   content hash  cf615423e09ab058
+#   text hash     e84ad626e8265192
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

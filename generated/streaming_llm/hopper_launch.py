@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cab61f60fb81a474
-#   text hash     f1ba7c808ea139d1
+#   content hash  cf615423e09ab058
+#   text hash     ee0363dd1543e096
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py gets."""
 

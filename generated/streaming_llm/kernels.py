@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cab61f60fb81a474
-#   text hash     25adedafa5fef39a
+#   content hash  cf615423e09ab058
+#   text hash     630c2b1269eb1852
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 
@@ -59,8 +59,8 @@ Tiles
     dq, dk, dv               [BLOCK_M, BLOCK_D], [BLOCK_N, BLOCK_D], [BLOCK_N, BLOCK_DV], in float32
     acc, m, l                [BLOCK_M, BLOCK_DV], [BLOCK_M], [BLOCK_M, 8] (partial sums, added up in the end), in
                              float32
-    BLOCK_M, BLOCK_N         queries and keys of a tile, which launches take from a table by kernel, GPU and head size
-    BLOCK_D, BLOCK_DV        D and DV rounded up to a power of 2, at least 16; columns past D and DV hold 0
+    BLOCK_M, BLOCK_N         queries and keys of a tile; launches take them from a table by kernel, GPU and head size
+    BLOCK_D, BLOCK_DV        D and DV rounded up to a power of 2, from 16 to 512; columns past D and DV hold 0
 
 Symbols
     b                       batch entry
@@ -70,6 +70,7 @@ Symbols
     q_len, k_len            queries and keys of a sequence
     D                       head size of q and k
     DV                      head size of v and out
+    MAKES                   the gradient that a launch makes, dk or dv, where heads are wider than 256; None: both
     q_start, k_start        first row of a tile of queries, first key of a tile of keys, within the sequence
     row                     rows of a tile's queries, counted from the sequence's first one
     q_begin                 the position of row 0: k_len - q_len, so that last query and last key line up, unless the
@@ -331,7 +332,7 @@ def forward(
 @triton.jit
 def accumulate_dkdv(
     dk, dv, k_tile, v_tile, q_start, queries, terms, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
+    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, MAKES: tl.constexpr, mixed
 ):  # fmt: skip
     """Accumulate dK and dV of a tile of keys over one tile of queries."""
     q_desc, dout_desc, lse_desc, delta_desc, row_base, b, q_offset, h, q_len = queries
@@ -355,9 +356,11 @@ def accumulate_dkdv(
         keep &= k_pos[:, None] <= q_pos[None, :]  # causal
         keep &= (q_pos[None, :] - k_pos[:, None] < 1024) | (k_pos[:, None] < 4)  # any(sliding_window, k < 4)
         p = tl.where(keep, p, 0.0)
-    dv = add_product(dv, p.to(dout_tile.dtype), dout_tile, PRECISION)  # [BLOCK_N, BLOCK_DV]
+    if MAKES != "dk":
+        dv = add_product(dv, p.to(dout_tile.dtype), dout_tile, PRECISION)  # [BLOCK_N, BLOCK_DV]
     ds = p * (dp - delta[None, :])  # [BLOCK_N, BLOCK_M]
-    dk = add_product(dk, ds.to(q_tile.dtype), q_tile, PRECISION)  # [BLOCK_N, BLOCK_D]
+    if MAKES != "dv":
+        dk = add_product(dk, ds.to(q_tile.dtype), q_tile, PRECISION)  # [BLOCK_N, BLOCK_D]
     return dk, dv
 
 
@@ -365,7 +368,8 @@ def accumulate_dkdv(
 def backward_dkv(
     q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, dk_ptr, dv_ptr, entries_ptr, scale, q_total, k_total,
     Hq, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr,
+    MAKES: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of one tile of keys of one head, summed over the query heads that read it."""
     tile = tl.program_id(TILE_AXIS)
@@ -400,12 +404,15 @@ def backward_dkv(
             q_start = i * BLOCK_M
             mixed = (i < full_first) | (i >= full_last)
             dk, dv = accumulate_dkdv(
-                dk, dv, k_tile, v_tile, q_start, queries, terms, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
+                dk, dv, k_tile, v_tile, q_start, queries, terms, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, MAKES,
+                mixed=mixed
             )  # fmt: skip
 
     first_row = (b.to(tl.int64) * k_total + k_offset) * Hkv + kv_h
-    store_rows(dk_ptr + first_row * D, Hkv * D, dk * scale, k_start, k_len, D)
-    store_rows(dv_ptr + first_row * DV, Hkv * DV, dv, k_start, k_len, DV)
+    if MAKES != "dv":
+        store_rows(dk_ptr + first_row * D, Hkv * D, dk * scale, k_start, k_len, D)
+    if MAKES != "dk":
+        store_rows(dv_ptr + first_row * DV, Hkv * DV, dv, k_start, k_len, DV)
 
 
 @triton.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cab61f60fb81a474
-#   text hash     b402f7253b866e31
+#   content hash  cf615423e09ab058
+#   text hash     fdd5daf90309f2d9
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

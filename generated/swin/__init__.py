@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e661a1107361ad53
-#   text hash     3028014168048aef
+#   content hash  664bce866c0b2a4f
+#   text hash     00be2983d512cbad
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e661a1107361ad53
-#   text hash     8005b5946527a7ca
+#   content hash  664bce866c0b2a4f
+#   text hash     02410212c20b433c
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e661a1107361ad53
-#   text hash     a41a4ab1ee3d0ccf
+#   content hash  664bce866c0b2a4f
+#   text hash     b4b5cfedf30faa5a
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  63ec3bc71eca41d5
-#   text hash     9543aaadf722d359
+#   content hash  3c064927ae19e8de
+#   text hash     afa8dcac8b3349dd
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

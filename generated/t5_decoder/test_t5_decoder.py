@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  63ec3bc71eca41d5
-#   text hash     26ad5c6fdd9ebb90
+#   content hash  3c064927ae19e8de
+#   text hash     c87c6e0d0881e6df
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

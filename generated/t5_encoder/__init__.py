@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0500275ccd04c107
-#   text hash     6c6eb67a64f747e2
+#   content hash  883e11ed2618fb0a
+#   text hash     4f6e9a22381511e1
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0500275ccd04c107
-#   text hash     ca675dabb1653d60
+#   content hash  883e11ed2618fb0a
+#   text hash     e787604af2dc5ad2
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0500275ccd04c107
-#   text hash     9b1a31584bfa3f70
+#   content hash  883e11ed2618fb0a
+#   text hash     644baf2bc1a4f8bb
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  65cf26cde741e63f
-#   text hash     2793193c164e1962
+#   content hash  316b4771ae895d6e
+#   text hash     1cad38180fe3409f
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

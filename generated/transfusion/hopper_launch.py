@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  65cf26cde741e63f
-#   text hash     228d8d9f486090a6
+#   content hash  316b4771ae895d6e
+#   text hash     8f50c1d8f97f4edc
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  65cf26cde741e63f
-#   text hash     66224c82e961feac
+#   content hash  316b4771ae895d6e
+#   text hash     cf289cc1856a114b
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  65cf26cde741e63f
-#   text hash     ebb64ca5850f6ae7
+#   content hash  316b4771ae895d6e
+#   text hash     68587bb8667fd98e
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

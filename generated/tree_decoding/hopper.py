@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d9faf66c9d52e8e5
-#   text hash     3816728a8402fe99
+#   content hash  d7189e20ac5f81bc
+#   text hash     da7083e94b14c491
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

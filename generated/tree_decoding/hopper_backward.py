@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d9faf66c9d52e8e5
-#   text hash     88d5b3c908ec560b
+#   content hash  d7189e20ac5f81bc
+#   text hash     42d33d8cfea56d51
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

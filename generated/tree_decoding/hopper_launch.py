@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d9faf66c9d52e8e5
-#   text hash     702575bc2a083e54
+#   content hash  d7189e20ac5f81bc
+#   text hash     e9c346fcba0e9740
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py gets."""
 

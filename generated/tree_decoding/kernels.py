@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d9faf66c9d52e8e5
-#   text hash     7c93f192cd8b3424
+#   content hash  d7189e20ac5f81bc
+#   text hash     e0e357c2397f4920
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 
@@ -64,8 +64,8 @@ Tiles
     dq, dk, dv               [BLOCK_M, BLOCK_D], [BLOCK_N, BLOCK_D], [BLOCK_N, BLOCK_DV], in float32
     acc, m, l                [BLOCK_M, BLOCK_DV], [BLOCK_M], [BLOCK_M, 8] (partial sums, added up in the end), in
                              float32
-    BLOCK_M, BLOCK_N         queries and keys of a tile, which launches take from a table by kernel, GPU and head size
-    BLOCK_D, BLOCK_DV        D and DV rounded up to a power of 2, at least 16; columns past D and DV hold 0
+    BLOCK_M, BLOCK_N         queries and keys of a tile; launches take them from a table by kernel, GPU and head size
+    BLOCK_D, BLOCK_DV        D and DV rounded up to a power of 2, from 16 to 512; columns past D and DV hold 0
 
 Symbols
     b                       batch entry
@@ -75,6 +75,7 @@ Symbols
     q_len, k_len            queries and keys of a sequence
     D                       head size of q and k
     DV                      head size of v and out
+    MAKES                   the gradient that a launch makes, dk or dv, where heads are wider than 256; None: both
     q_start, k_start        first row of a tile of queries, first key of a tile of keys, within the sequence
     row                     rows of a tile's queries, counted from the sequence's first one
     q_begin                 the position of row 0: k_len - q_len, so that last query and last key line up, unless the
@@ -446,7 +447,7 @@ def forward(
 @triton.jit
 def accumulate_dkdv(
     dk, dv, k_tile, v_tile, q_start, queries, terms, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
+    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, MAKES: tl.constexpr, mixed
 ):  # fmt: skip
     """Accumulate dK and dV of a tile of keys over one tile of queries."""
     q_desc, dout_desc, lse_desc, delta_desc, row_base, b, q_offset, h, q_len = queries
@@ -482,9 +483,11 @@ def accumulate_dkdv(
         ).to(tl.int1)
         keep &= (k_pos[:, None] < k_len - q_len) | in_tree_mask_at  # tree
         p = tl.where(keep, p, 0.0)
-    dv = add_product(dv, p.to(dout_tile.dtype), dout_tile, PRECISION)  # [BLOCK_N, BLOCK_DV]
+    if MAKES != "dk":
+        dv = add_product(dv, p.to(dout_tile.dtype), dout_tile, PRECISION)  # [BLOCK_N, BLOCK_DV]
     ds = p * (dp - delta[None, :])  # [BLOCK_N, BLOCK_M]
-    dk = add_product(dk, ds.to(q_tile.dtype), q_tile, PRECISION)  # [BLOCK_N, BLOCK_D]
+    if MAKES != "dv":
+        dk = add_product(dk, ds.to(q_tile.dtype), q_tile, PRECISION)  # [BLOCK_N, BLOCK_D]
     return dk, dv
 
 
@@ -495,7 +498,8 @@ def backward_dkv(
     in_tree_mask_stride_query1, cos_stride_row, cos_stride_column, sin_stride_row, sin_stride_column,
     positions_stride_batch, positions_stride_token, position_end, GROUP: tl.constexpr, D: tl.constexpr,
     DV: tl.constexpr, PAIRS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, BLOCK_PAIRS: tl.constexpr, TILE_AXIS: tl.constexpr
+    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, BLOCK_PAIRS: tl.constexpr, TILE_AXIS: tl.constexpr,
+    MAKES: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of one tile of keys of one head, summed over the query heads that read it."""
     tile = tl.program_id(TILE_AXIS)
@@ -537,25 +541,32 @@ def backward_dkv(
         for i in tl.range(full_last, last):
             q_start = i * BLOCK_M
             dk, dv = accumulate_dkdv(
-                dk, dv, k_tile, v_tile, q_start, queries, terms, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=True
+                dk, dv, k_tile, v_tile, q_start, queries, terms, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, MAKES,
+                mixed=True
             )  # fmt: skip
         for i in tl.range(full_first, full_last):
             q_start = i * BLOCK_M
             dk, dv = accumulate_dkdv(
-                dk, dv, k_tile, v_tile, q_start, queries, terms, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=False
+                dk, dv, k_tile, v_tile, q_start, queries, terms, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, MAKES,
+                mixed=False
             )  # fmt: skip
 
     first_row = (b.to(tl.int64) * k_total + k_offset) * Hkv + kv_h
-    store_rows(dk_ptr + first_row * D, Hkv * D, dk * scale, k_start, k_len, D)
-    store_rows(dv_ptr + first_row * DV, Hkv * DV, dv, k_start, k_len, DV)
-    positions_base = positions_ptr
-    if positions_ptr is not None:
-        positions_base += b.to(tl.int64) * positions_stride_batch + tl.cast(k_offset, tl.int64) * positions_stride_token
-    unrotate(
-        dk_ptr + first_row * D, Hkv * D, k_start, k_len, 0, cos_ptr, cos_stride_row, cos_stride_column,
-        sin_ptr, sin_stride_row, sin_stride_column, positions_base, positions_stride_token, position_end,
-        PAIRS, BLOCK_PAIRS, BLOCK_N
-    )  # fmt: skip
+    if MAKES != "dv":
+        store_rows(dk_ptr + first_row * D, Hkv * D, dk * scale, k_start, k_len, D)
+    if MAKES != "dk":
+        store_rows(dv_ptr + first_row * DV, Hkv * DV, dv, k_start, k_len, DV)
+    if MAKES != "dv":
+        positions_base = positions_ptr
+        if positions_ptr is not None:
+            positions_base += (
+                b.to(tl.int64) * positions_stride_batch + tl.cast(k_offset, tl.int64) * positions_stride_token
+            )
+        unrotate(
+            dk_ptr + first_row * D, Hkv * D, k_start, k_len, 0, cos_ptr, cos_stride_row, cos_stride_column,
+            sin_ptr, sin_stride_row, sin_stride_column, positions_base, positions_stride_token, position_end,
+            PAIRS, BLOCK_PAIRS, BLOCK_N
+        )  # fmt: skip
 
 
 @triton.jit

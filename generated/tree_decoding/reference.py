@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d9faf66c9d52e8e5
-#   text hash     8a958e4da6ee3d54
+#   content hash  d7189e20ac5f81bc
+#   text hash     0b410cacfced29dd
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -224,7 +224,17 @@ def test_a_name_that_no_file_can_have() -> None:
 
 @pytest.mark.parametrize("text", ["²", "1" * 5000, "64:²"])
 def test_numbers_that_are_none(text: str) -> None:
-    assert "expected numbers from 1 to 256" in run("bench", "full", "--head-dim", text, code=2).stderr
+    assert "expected numbers from 1 to 576" in run("bench", "full", "--head-dim", text, code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "text", "why"),
+    [("inspect", "causal", "513", "causal takes head sizes up to 512 there, got 513"),
+     ("bench", "causal", "64,576:512", "causal takes head sizes up to 512 there, got 576"),
+     ("tune", "deepseek_mla_absorbed", "576", "deepseek_mla_absorbed takes head sizes up to 512 there, got 576")],
+)  # fmt: skip
+def test_head_sizes_that_a_variant_does_not_take(command: str, name: str, text: str, why: str) -> None:
+    assert why in " ".join(run(command, name, "--head-dim", text, code=2).stderr.split())
 
 
 @pytest.mark.parametrize("command", ["tune", "profile"])

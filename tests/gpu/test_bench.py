@@ -319,7 +319,7 @@ def test_sizes_as_the_command_line_gives_them() -> None:
         (["causal"], "this needs a GPU that torch can use"),
         (["causal", "--against", "flex,nope"], "unknown peer 'nope'"),
         (["causal", "--heads", "3:2"], "2 key heads do not divide 3"),
-        (["causal", "--head-dim", "64,257"], "expected numbers from 1 to 256, got '257'"),
+        (["causal", "--head-dim", "64,577"], "expected numbers from 1 to 576, got '577'"),
         (["causal", "--lengths", "1k"], "got '1k'"),
         (["nothing"], "neither a file nor a shipped variant"),
     ],

@@ -291,7 +291,8 @@ FEW = 16  # outside of loops, as far as one can tell from the figures of larger 
 
 @pytest.mark.parametrize(
     ("variant", "head_dim"),
-    [("causal", 128), ("causal_mha", 256), ("packed_log_decay", 64), ("packed_log_decay", 128), ("pair_bias", 128),
+    [("causal", 128), ("causal_mha", 256), ("causal_mha", 512),
+     ("packed_log_decay", 64), ("packed_log_decay", 128), ("pair_bias", 128),
      ("rope", 64), ("flash1", 128), ("flash2_strided_k", 128)],
 )  # fmt: skip
 def test_first_tiles_neither_serialize_products_nor_spill_unnoticed(

@@ -53,7 +53,7 @@ def test_rows_beside_a_spec_take_the_place_of_the_generators(tmp_path: Path) -> 
     written(tmp_path, tuning.text(ROWS, HERE))
     assert tiles.tuned(mine.path) == ROWS
     after, tuned = plan.build(mine).tables, render.file(mine, "tiles.py")
-    assert list(after.half["sm_90"]["forward"]) == [64, 96, 128, 256]
+    assert list(after.half["sm_90"]["forward"]) == [64, 96, 128, 256, 512]
     assert after.half["sm_90"]["forward"][96] == ROWS[0].tiles
     assert after.half["sm_90"]["backward_dkv"][128] == (Tile(64, 128, 8, 4),)
     assert after.single["forward"][64] == (Tile(16, 32, 4, 1),)
@@ -66,7 +66,7 @@ def test_rows_beside_a_spec_take_the_place_of_the_generators(tmp_path: Path) -> 
 def test_mistakes_of_rows_are_told_with_their_places(tmp_path: Path) -> None:
     path = written(
         tmp_path,
-        "sm_91: {}\nsm_90:\n  forwards: {}\n  forward: {300: [], 64: [[63, 64, 4, 2]], 128: []}\n  backward_dq: [4]\n"
+        "sm_91: {}\nsm_90:\n  forwards: {}\n  forward: {600: [], 64: [[63, 64, 4, 2]], 128: []}\n  backward_dq: [4]\n"
         "single:\n  forward: {\u00b2: [], 64: [[32, 32, 4, true]]}\n",
     )
     with pytest.raises(SpecError) as caught:
@@ -74,11 +74,11 @@ def test_mistakes_of_rows_are_told_with_their_places(tmp_path: Path) -> None:
     assert [(p.location.line, p.location.column, p.message) for p in caught.value.problems] == [
         (1, 1, "unknown architecture 'sm_91' (did you mean 'sm_90'?)"),
         (3, 3, "unknown kernel 'forwards' (did you mean 'forward'?)"),
-        (4, 13, "expected a head size from 1 to 256, got 300"),
+        (4, 13, "expected a head size from 1 to 576, got 600"),
         (4, 27, "expected [queries, keys, warps, stages], the first three powers of 2"),
         (4, 49, "expected a list of tiles, such as [[128, 64, 4, 2]]"),
         (5, 16, "expected a mapping, got a list"),
-        (7, 13, "expected a head size from 1 to 256, got \u00b2"),
+        (7, 13, "expected a head size from 1 to 576, got \u00b2"),
         (7, 25, "expected [queries, keys, warps, stages], the first three powers of 2"),
     ]
 
@@ -113,10 +113,11 @@ def test_each_architecture_has_a_table(arch: str, family: str) -> None:
 def test_every_table_falls_back_to_little_shared_memory() -> None:
     earlier = [tiles.tables("plain", algorithm=name) for name in algorithm.ALGORITHMS]
     packed = [tiles.tables(weight, packed=True) for weight in tiles.WEIGHTS]
-    for given in (*map(tiles.tables, tiles.WEIGHTS), *packed, *earlier):
+    wide = tiles.tables("plain", latent=True)
+    for given in (*map(tiles.tables, tiles.WEIGHTS), *packed, *earlier, wide):
         for table in (*given.half.values(), given.single):
             for sizes in table.values():
-                assert list(sizes) == [64, 128, 256]
+                assert list(sizes) == [64, 128, 256, 512] + [576] * (given is wide)
                 for row in sizes.values():
                     assert len(set(row)) == len(row)
                     assert row[-1].block_m * row[-1].block_n <= 1024 and row[-1].num_stages == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +75,17 @@ def read(arguments: Sequence[str]) -> tuple[dict[Path, Spec], list[Problem]]:
         except SpecError as error:
             problems += error.problems
     return loaded, list(dict.fromkeys(problems))
+
+
+def fit(specs: Iterable[Spec], head_dims: Sequence[int], v_dims: Sequence[int]) -> None:
+    """Refuses head sizes, of q and k and of v, that a spec's kernels do not take."""
+    from ..plan import tiles
+
+    for spec in specs:
+        for most, dims in zip(tiles.widest(spec.latent), (head_dims, v_dims), strict=True):
+            if wrong := [size for size in dims if size > most]:
+                told = f"{spec.name} takes head sizes up to {most} there, got {wrong[0]}"
+                raise click.BadParameter(told, param_hint="--head-dim")
 
 
 def refuse(problems: list[Problem]) -> None:

@@ -195,7 +195,7 @@ def explain(
     help="Architectures to compile for.",
 )
 @click.option(
-    "--head-dim", default=128, show_default=True, type=click.IntRange(1, 256), help="Head size of q, k and v."
+    "--head-dim", default=128, show_default=True, type=click.IntRange(1, 576), help="Head size of q, k and v."
 )
 @_DTYPE
 def inspect(spec: str, archs: str, head_dim: int, dtype: str) -> None:
@@ -207,6 +207,7 @@ def inspect(spec: str, archs: str, head_dim: int, dtype: str) -> None:
 
     targets = compile.targets(archs.split(","))
     loaded = arguments.load([spec])
+    arguments.fit(loaded.values(), [head_dim], [])
     (package,), (planned,) = arguments.packages(loaded), map(plan.build, loaded.values())
     with tempfile.TemporaryDirectory(prefix="attnforge-") as folder:
         launches = cases.rendered(package, planned, Path(folder), head_dim, dtype)
@@ -249,6 +250,7 @@ def bench(
         raise click.BadParameter(f"unknown peer {unknown[0]!r}; there are {', '.join(PEERS)}", param_hint="--against")
     sizes = timing.sizes(lengths, queries, tokens, head_dim, heads, dtype)
     loaded = arguments.load(specs)
+    arguments.fit(loaded.values(), [one.head_dim for one in sizes], [one.v_dim for one in sizes])
     if plot:
         picture.needed("--plot")
     machine = timing.Machine.here()
@@ -290,6 +292,7 @@ def profile(
 
     sizes = timing.sizes(length, None, tokens, head_dim, heads, dtype, option="--length")
     loaded = arguments.load([spec])
+    arguments.fit(loaded.values(), [one.head_dim for one in sizes], [one.v_dim for one in sizes])
     ((path, found),) = loaded.items()
     machine, tool = timing.Machine.here(), counters.program(ncu)
     (package,) = arguments.packages(loaded)
@@ -329,6 +332,7 @@ def tune(specs: Sequence[str], head_dim: str, length: str, tokens: int, heads: s
 
     sizes = timing.sizes(length, None, tokens, head_dim, heads, dtype, option="--length")
     loaded = arguments.load(specs)
+    arguments.fit(loaded.values(), [one.head_dim for one in sizes], [one.v_dim for one in sizes])
     machine = timing.Machine.here()
     packages = arguments.packages(loaded)
     for (path, spec), package in zip(loaded.items(), packages, strict=True):

@@ -24,9 +24,10 @@ def text(spec: Spec) -> str:
 
 
 def traits(spec: Spec) -> str:
-    """Layout, heads and algorithm: the differences among variants of the same formula."""
+    """Layout, heads, algorithm and head sizes: the differences among variants of the same formula."""
     layout = "packed sequences" if spec.packed else "dense batches"
     order = "" if spec.algorithm.backward else f", forward only, algorithm {spec.algorithm.name}"
+    order += ", head sizes of q and k up to 576" if spec.latent else ""
     return f"{layout}, {'grouped heads' if spec.grouped else 'as many query heads as key heads'}{order}"
 
 

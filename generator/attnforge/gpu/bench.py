@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..language.spec import Spec
-from ..plan import plan
+from ..plan import plan, tiles
 from ..render import emit
 from . import calls
 from .calls import Call, Sizes
@@ -105,7 +105,7 @@ def sizes(
     """The calls to measure, as the command line gives them; `option` is what it calls the lengths."""
     found = []
     for dims in head_dims.split(","):
-        head_dim, v_dim = _pair(dims, "--head-dim", 256)
+        head_dim, v_dim = _pair(dims, "--head-dim", tiles.LATENT)
         q_heads, kv_heads = _pair(heads, "--heads", 4096) if heads else (max(2048 // head_dim, 1),) * 2
         if q_heads % kv_heads:
             raise click.BadParameter(f"{kv_heads} key heads do not divide {q_heads}", param_hint="--heads")

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..plan import tiles
+from ..plan.families.decode import SPLITS
 from ..plan.parameters import Kernel
 from ..plan.plan import Plan
 from ..plan.tiles import Table, Tile
@@ -53,11 +55,13 @@ class Cases(NamedTuple):
         found = [[self.case(x, tile) for tile in self.tiles(x, table)] for x in self.planned.kernels.all]
         if arch.removesuffix("a") == "sm_90":
             found += [[case] for case in self._on_hopper()]
-        return found + ([[self._decoding(x)] for x in self.planned.decode.kernels] if self.planned.decode else [])
+        decode = self.planned.decode if self.head_dim <= max(SPLITS["16BIT"]) else None
+        return found + ([[self._decoding(x)] for x in decode.kernels] if decode else [])
 
     def tiles(self, kernel: Kernel, table: Table) -> tuple[Tile, ...]:
         """The tiles of a kernel; those without a row in the table have few of them, and they are small."""
-        sizes = table.get(kernel.name, {256: (Tile(64, 64, 4, 3),)})
+        warps = 8 if kernel.name == "rotate" and self.head_dim > 256 else 4
+        sizes = table.get(kernel.name, {tiles.LATENT: (Tile(64, 64, warps, 3),)})
         return next(sizes[size] for size in sizes if self.head_dim <= size)
 
     def case(self, kernel: Kernel, tile: Tile) -> Case:
@@ -138,15 +142,18 @@ def _in_gluon(case: Case, tile: Tile) -> Case:
 def _case(kernel: Kernel, function: Any, planned: Plan, head_dim: int, dtype: str, tile: Tile) -> Case:
     rope = planned.spec.rope
     half = (rope.dims if rope and rope.dims else head_dim) // 2
-    columns = max(16, _power_of_2(head_dim))
-    known = {"GROUP": 4, "D": head_dim, "DV": head_dim, "PAIRS": half}
+    columns = min(max(16, _power_of_2(head_dim)), tiles.WIDEST)
+    rest = max(head_dim - tiles.WIDEST, 0)
+    known = {"GROUP": 4, "D": head_dim, "DV": head_dim - rest, "PAIRS": half, "REST": max(16, _power_of_2(rest))}
     known |= {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "BLOCK_D": columns, "BLOCK_DV": columns}
     known |= {"TILE_AXIS": 1, "BLOCK_T": 32, "BLOCK_PAIRS": _power_of_2(half), "BLOCK_REST": columns, "BLOCK": 1024}
     known |= {"PAGE": 16, "BLOCK_S": 16, "BLOCK_H": 8, "MEASURED": False}
-    constants = known | {"PRECISION": "ieee", "RESET": float("-inf")}
+    constants = known | {"PRECISION": "ieee", "RESET": float("-inf"), "MAKES": "dk" if head_dim > 256 else None}
     signature = {}
     for p in kernel.parameters:
-        if p.type == "tiles":
+        if p.type == "tiles" and "REST" in p.block and not rest:
+            signature[p.name], constants[p.name] = "constexpr", None
+        elif p.type == "tiles":
             rows, block = known[p.block[0]], known[p.block[1]]
             shape = f"1,{rows},{block}" if planned.spec.packed else f"1,1,{rows},{block}"
             signature[p.name] = f"tensordesc<{dtype}[{shape}]>"
@@ -156,7 +163,7 @@ def _case(kernel: Kernel, function: Any, planned: Plan, head_dim: int, dtype: st
             signature[p.name] = f"tensordesc<{p.element}[{known[p.block[0]]}]>"
         else:
             signature[p.name] = "constexpr" if p.absent else p.type.replace("*T", f"*{dtype}")
-    given = {p.name: constants.get(p.name) for p in kernel.parameters if p.type == "constexpr" or p.absent}
+    given = {p.name: constants.get(p.name) for p in kernel.parameters if signature[p.name] == "constexpr"}
     options = {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
     return Case(kernel.name, function, signature, given, options, head_dim)
 

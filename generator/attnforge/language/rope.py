@@ -37,7 +37,7 @@ def read(value: Value | None, problems: Problems) -> Rope | None:
     given = fields.get("dims")
     if given is not None and given.data != "all":
         found = number(given, "int", problems, "dims")
-        if found is not None and (found % 2 or not 2 <= found <= 256):
-            problems.add(given.at, f"dims: expected all, or an even number from 2 to 256, got {found}")
+        if found is not None and (found % 2 or not 2 <= found <= 512):
+            problems.add(given.at, f"dims: expected all, or an even number from 2 to 512, got {found}")
         dims = int(found) if found is not None else None
     return Rope("half" if layout == "half" else "interleaved", dims)

@@ -87,7 +87,7 @@ class RopeModel(_Model):
     layout: Literal["half", "interleaved"] = Field(
         description="`half`: component i turns with component i + dims / 2; `interleaved`: neighbours turn together."
     )
-    dims: Literal["all"] | Annotated[int, Field(ge=2, le=256, multiple_of=2)] = Field(
+    dims: Literal["all"] | Annotated[int, Field(ge=2, le=512, multiple_of=2)] = Field(
         "all", description="How many components turn, the first ones."
     )
 
@@ -142,6 +142,11 @@ class SpecModel(_Model):
     )
     dropout: bool = Field(
         False, description="Drops a share `dropout_p` of the weights, after the softmax, as `seed` says."
+    )
+    latent: bool = Field(
+        False,
+        description="Lets q and k have head sizes up to 576, as absorbed latent attention has: v is a view of the "
+        "first 512 columns of k. Not with an earlier `algorithm`.",
     )
     algorithm: Literal["flash2", "flash1", "flash2_strided_k"] = Field(
         "flash2",

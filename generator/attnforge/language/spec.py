@@ -29,7 +29,7 @@ __all__ = ["MaskTerm", "Rope", "ScoreTerm", "Spec", "load"]
 MOST_TERMS = 50
 KEYS = (
     *("name", "group", "description", "citation", "layout", "heads", "rope", "mask", "score", "domain", "sink"),
-    *("dropout", "algorithm", "inputs", "targets", "exports"),
+    *("dropout", "algorithm", "inputs", "targets", "exports", "latent"),
 )
 
 
@@ -71,6 +71,7 @@ class Spec:
     options: tuple[RuntimeOption, ...] = ()
     layers: LayerTerms = ALL_KEYS  # what it says in the words of a model's layers
     exports: tuple[str, ...] = ()  # further files of the package
+    latent: bool = False  # whether q and k may have 64 columns more than a tile
     text: str = ""  # the canonical text of the spec and its terms, for the content hash
 
 
@@ -169,6 +170,7 @@ class _Loader:
             tuple(k.meaning for k in self.keywords.values() if isinstance(k.meaning, RuntimeOption)),
             said,
             wanted,
+            self._latent(fields, order),
             json.dumps(plain, sort_keys=True, ensure_ascii=False),
         )
 
@@ -216,6 +218,16 @@ class _Loader:
             if isinstance(given, Input) and (len(given.rows) > 1 or any(axis.per != 1 for axis in given.axes)):
                 what = "with one entry for several positions" if len(given.rows) == 1 else "for pairs of positions"
                 self.problems.add(at, f"{given.name} is an input {what}: it needs the dense layout")
+
+    def _latent(self, fields: Fields, order: Algorithm) -> bool:
+        """Whether q and k may be that wide; tells where kernels of an earlier order do not know of it."""
+        found = fields.truth("latent")
+        if found and order != FLASH2:
+            at = fields.found["latent"].value.at
+            self.problems.add(
+                at, f"latent: the algorithm {order.name} is for head sizes up to 512; leave one of them out"
+            )
+        return found
 
     def _targets(self, value: Value | None) -> None:
         if value is None:

@@ -312,11 +312,10 @@ def _tiles(plan: Plan) -> Iterator[Row]:
         yield "score, p", "[BLOCK_M, BLOCK_N]"
     sums = "[BLOCK_M, 8] (partial sums, added up in the end)" if algorithm.by_query else "[BLOCK_M]"
     yield "acc, m, l", f"[BLOCK_M, BLOCK_DV], [BLOCK_M], {sums}, in float32"
-    yield (
-        "BLOCK_M, BLOCK_N",
-        "queries and keys of a tile, which launches take from a table by kernel, GPU and head size",
-    )
-    yield "BLOCK_D, BLOCK_DV", "D and DV rounded up to a power of 2, at least 16; columns past D and DV hold 0"
+    yield "BLOCK_M, BLOCK_N", "queries and keys of a tile; launches take them from a table by kernel, GPU and head size"
+    yield "BLOCK_D, BLOCK_DV", "D and DV rounded up to a power of 2, from 16 to 512; columns past D and DV hold 0"
+    if plan.spec.latent:
+        yield "x_rest", "the columns of q, k, dq, dk behind BLOCK_D, REST of them; there is none unless D is above 512"
 
 
 def _symbols(plan: Plan) -> Iterator[Row]:
@@ -337,6 +336,7 @@ def _meanings(plan: Plan) -> Iterator[Row]:
     yield "q_len, k_len", "queries and keys of a sequence"
     yield "D", "head size of q and k"
     yield "DV", "head size of v and out"
+    yield "MAKES", "the gradient that a launch makes, dk or dv, where heads are wider than 256; None: both"
     yield "q_start, k_start", "first row of a tile of queries, first key of a tile of keys, within the sequence"
     yield "row", "rows of a tile's queries, counted from the sequence's first one"
     told = ", unless the call tells another" if plan.storage.entries else ""

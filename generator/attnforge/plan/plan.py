@@ -51,6 +51,7 @@ class Pass:
     condition: str  # whether some gradient that it makes is wanted; "" if it runs in any case
     made: tuple[str, ...]  # statements that make its outputs
     partial: tuple[tuple[str, str], ...]  # sums with values of each program, and the statements' texts that make them
+    apart: bool  # whether wide heads have one launch for each gradient that it makes
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,11 @@ class Plan:
     def spec(self) -> Spec:
         """The spec."""
         return self.analysis.spec
+
+    @property
+    def widest(self) -> tuple[int, int]:
+        """The largest head size of q and k, and that of v."""
+        return tiles.widest(self.spec.latent)
 
     @property
     def by_query(self) -> KernelTerms:
@@ -251,7 +257,7 @@ class Plan:
         lines += [f"{name} = None" for name, _ in partial]
         # the first one makes delta, which the others read
         condition = "" if kernel is self.kernels.own.dq else " or ".join(f"wanted[{i}]" for i in wanted)
-        return Pass(kernel, condition, tuple(lines), tuple(partial))
+        return Pass(kernel, condition, tuple(lines), tuple(partial), len(made) > 1)
 
 
 def _with_room(made: dict[int, tuple[str, str]]) -> str:
@@ -275,7 +281,7 @@ def build(spec: Spec) -> Plan:
     helpers |= {name for found in states if found for name in found.helpers}
     tuned = tiles.tuned(spec.path)
     weight = analysis.by_query.weight
-    given = tiles.tables(weight, spec.packed, spec.algorithm.name, analysis.keys.left).tuned(tuned)
+    given = tiles.tables(weight, spec.packed, spec.algorithm.name, analysis.keys.left, spec.latent).tuned(tuned)
 
     def also(table: tiles.Table) -> tiles.Table:
         kept = table if spec.algorithm.backward else {"forward": table["forward"]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from . import positions
+from . import latent, positions
 from .analysis import Analysis
 from .kernel_terms import KernelTerms
 from .sides import BLOCKS, Side
@@ -31,7 +31,7 @@ def cleared(a: Analysis, side: Side, tensors: Iterable[tuple[str, str]], share: 
     found = (f"{side}_offset", f"{side}_len", f"{side}_end", f"{side}_total")
     for x, width in tensors:
         rows = (f"{x}_ptr + tl.cast({head}, tl.int64) * {width}", f"{heads} * {width}")
-        yield Call("", "clear_rows", (*rows, "b", "sequences", *found, *share, f"BLOCK_{width}", width))
+        yield Call("", "clear_rows", (*rows, "b", "sequences", *found, *share, latent.columns(a, width), width))
 
 
 def sequence(a: Analysis, side: Side, written: Iterable[tuple[str, str]], tile: str = "tile") -> tuple[Block, ...]:
@@ -91,6 +91,20 @@ def rows(a: Analysis, side: Side) -> tuple[Statement, ...]:
 def opened(a: Analysis, terms: KernelTerms, side: Side, read: Iterable[str]) -> tuple[Statement, ...]:
     """A tile's rows and what terms load once for it, as far as what follows reads these names."""
     return needed((a.begin, *rows(a, side), *a.scaled, *terms.loads("program")), read)
+
+
+def tile(a: Analysis, x: str, side: Side, columns: str) -> tuple[Statement, ...]:
+    """The statement that loads a tile of a tensor, as many columns of it."""
+    head, rows = "h" if side == "q" else a.kv, BLOCKS[side]
+    return (Statement(f"{x}_tile", a.storage.tile(x, side, head, rows, columns), shape=f"[{rows}, {columns}]"),)
+
+
+def zeros(terms: KernelTerms, shape: str) -> tuple[Block, ...]:
+    """The sums that a kernel carries from step to step, before the first one."""
+    return tuple(
+        Statement(s.name, f"tl.zeros({shape}, tl.float32)", shape=shape, serves=terms.readers(s.access))
+        for s in terms.sums
+    )
 
 
 def next_cleared(a: Analysis, side: Side, *tiles: str) -> tuple[Block, ...]:

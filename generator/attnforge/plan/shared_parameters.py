@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..expressions.inputs import Input
 from ..language.spec import Spec
-from . import statements
+from . import latent, statements
 from .analysis import Analysis
 from .kernel_inputs import KernelInputs
 from .kernel_terms import KernelTerms
@@ -16,7 +16,7 @@ from .positions import BEGIN
 from .sides import BLOCKS, SIDES, Side
 from .storage import Storage
 
-TILED = ("BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION")
+TILED = ("BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "REST", "PRECISION")
 _CONSTANTS = {
     "D": "q.shape[-1]",
     "DV": "v.shape[-1]",
@@ -25,6 +25,7 @@ _CONSTANTS = {
     "PAIRS": "cos.shape[1]",
     "BLOCK_D": "runtime.padded_width(q)",
     "BLOCK_DV": "runtime.padded_width(v)",
+    "REST": "runtime.rest_width(q)",
     "BLOCK_PAIRS": "runtime.power_of_2(cos.shape[1])",
     "BLOCK_REST": "runtime.power_of_2(max(q.shape[-1] - 2 * cos.shape[1], 1))",
 }
@@ -75,6 +76,8 @@ class SharedParameters:
             x = name.removesuffix("_desc")
             block = rows.get(x, "BLOCK_M"), columns.get(x, "BLOCK_DV")
             yield Parameter(name, "tiles", x, block, condition=self.storage.left_out)
+        for name, given, block in latent.descriptors(self.analysis, *(x for x in SIDES if f"{x}_desc" in names)):
+            yield Parameter(name, "tiles", given, block, condition=self.storage.left_out)
 
     def vectors(self, *names: str) -> Iterable[Parameter]:
         """Vectors with a value for each query, of which steps read a tile's."""
@@ -135,6 +138,7 @@ class SharedParameters:
 
     def constants(self, *names: str) -> Iterable[Parameter]:
         needless = (() if self.spec.grouped else ("GROUP",)) + (() if self.spec.rope else ("PAIRS", "BLOCK_PAIRS"))
+        needless += () if self.spec.latent else ("REST",)
         return [Parameter(n, "constexpr", _CONSTANTS.get(n, n.lower())) for n in names if n not in needless]
 
     def skipped(self, side: Side) -> Iterable[Parameter]:
@@ -180,7 +184,13 @@ class SharedParameters:
         walked = (*walked, *place, *rows)
         lengths = (BEGIN,) if not by_query and {"q_pos", "q_first"} & read else ()
         scale = "scale" if self.spec.scores else "scale_log2"
-        blocks = ("BLOCK_N" if by_query else "BLOCK_M", "BLOCK_D", "BLOCK_DV", "PRECISION")
+        blocks = (
+            "BLOCK_N" if by_query else "BLOCK_M",
+            "BLOCK_D",
+            "BLOCK_DV",
+            *latent.names(self.analysis, "REST"),
+            "PRECISION",
+        )
         made = statements.targets(loads)
         sums = [name for s in terms.learned for name in (f"{s.name}_ptr", f"{s.name}_row")]
         known = {*results, *own, start, *walked, *lengths, scale, *inside, *made}

@@ -16,6 +16,8 @@ from ..source.located_yaml import Entry, Value, read
 
 KERNELS = ("forward", "backward_dkv", "backward_dq")
 FAMILIES = ("sm_90", "sm_80", "single")
+WIDEST = 512  # head size of the last row of each table
+LATENT = 576  # that of q and k where a spec says `latent`
 _LIMITS = ((16, 256), (16, 256), (1, 16), (1, 8))  # of a tile's numbers
 
 
@@ -69,19 +71,27 @@ def family(arch: str) -> str:
     return "sm_90" if arch.startswith("sm_") and major in ("9", "10") else "sm_80"
 
 
+def widest(latent: bool) -> tuple[int, int]:
+    """The largest head size of q and k, and that of v, of a spec that says `latent` or does not."""
+    return LATENT if latent else WIDEST, WIDEST
+
+
 Weight = Literal["bare", "plain", "sloped", "marks", "heavy", "rows"]
 """Classes of what terms load beside q, k, v: nothing, no registers, slopes, little, a lot, floats for each key."""
 WEIGHTS: tuple[Weight, ...] = get_args(Weight)  # each builds on the one before
 
 
 @functools.cache
-def tables(weight: Weight, packed: bool = False, algorithm: str = "", left: bool = False) -> Tables:
+def tables(
+    weight: Weight, packed: bool = False, algorithm: str = "", left: bool = False, latent: bool = False
+) -> Tables:
     """The tables that come with the generator; packed sequences and earlier algorithms have some rows of their own.
 
     `left`: whether masks hide early keys.
     """
     found = _shipped()
     layers = (*WEIGHTS[: WEIGHTS.index(weight) + 1], *(("packed", f"packed_{weight}") if packed else ()), algorithm)
+    layers += ("latent",) if latent else ()
     hopper = {
         kernel: {size: tiles[0] for size, tiles in sizes.items()}
         for kernel, sizes in _table(found["hopper"], layers).items()
@@ -147,8 +157,8 @@ def _mapping(value: Value | None, problems: Problems) -> list[Entry]:
 
 
 def _row(one: Entry, kernel: Entry, size: Entry, problems: Problems) -> Row | None:
-    if not re.fullmatch("[0-9]{1,3}", size.key) or not 1 <= int(size.key) <= 256:
-        problems.add(size.at, f"expected a head size from 1 to 256, got {size.key}")
+    if not re.fullmatch("[0-9]{1,3}", size.key) or not 1 <= int(size.key) <= LATENT:
+        problems.add(size.at, f"expected a head size from 1 to {LATENT}, got {size.key}")
         return None
     tiles = [_tile(item, problems) for item in size.value.items()]
     if not tiles:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from .. import programs, rotation, softmax
+from .. import latent, programs, rotation, softmax
 from ..access import Access
 from ..kernel_terms import KernelTerms, Sum
 from ..loops import Loops
 from ..parameters import Kernel, Parameter
 from ..shared_parameters import TILED, SharedParameters
-from ..sides import BLOCKS, Side
+from ..sides import Side
 from ..statements import Block, Branch, Comment, Loop, Statement, needed, reads, serving
-from .family import Family, Kernels, Pair
+from . import pairs
+from .family import Family, Kernels
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ def forward(p: SharedParameters, keys: Keys) -> Kernel:
     a, terms = p.analysis, p.analysis.by_query
     results, loads, masked = ("acc", "m", "l"), terms.loads("step"), terms.loads("mask")
     used = softmax.used(terms)
-    step = p.step("attend", terms, results, ("q_tile",), (*keys.passed, "v_desc"), reads((*terms.score, *used)))
+    own, walked = ("q_tile", *latent.names(a, "q_rest")), (*keys.passed, *latent.names(a, "k_rest_desc"), "v_desc")
+    step = p.step("attend", terms, results, own, walked, reads((*terms.score, *used)))
     loops = Loops(a.keys, a.key_states, step.call, a.joined, step.tails, terms.narrowed, backwards=True)
     start = softmax.start(p.spec)
     return Kernel(
@@ -71,7 +73,7 @@ def forward(p: SharedParameters, keys: Keys) -> Kernel:
                 *needed(programs.rows(a, "k"), {"k_pos"}),
                 Statement("k_tile", keys.tile, shape=keys.shape),
             ),
-            "scored": (*loads, *terms.score),
+            "scored": (*latent.scored(a, "q"), *loads, *terms.score),
             "tail": programs.tail_cleared(a, "k", "v_tile"),
             "masked": (*masked, *terms.keep),
             "unseen": softmax.unseen(p.spec),
@@ -80,7 +82,7 @@ def forward(p: SharedParameters, keys: Keys) -> Kernel:
                 *programs.tile_of_queries(a, ("out", "DV")),
                 *programs.opened(a, terms, "q", {"row"} | reads((*step.packed, *loops.blocks, *start))),
             ),
-            "begin": (*keys.found, *_tile(p, "q", "q", "BLOCK_D")),
+            "begin": (*keys.found, *programs.tile(a, "q", "q", "BLOCK_D"), *latent.opened(a, "q")),
             "start": start,
             "visit": (*step.packed, *loops.blocks),
             "empty": softmax.empty(p.spec),
@@ -95,38 +97,28 @@ def in_groups(p: SharedParameters, own: Side, walked: str) -> str:
     return f"runtime.grid({p.storage.sequences} * {heads}.shape[-2], {p.parted(own)}, {walked})"
 
 
-def _tile(p: SharedParameters, x: str, side: Side, columns: str) -> tuple[Statement, ...]:
-    head = "h" if side == "q" else p.analysis.kv
-    rows = BLOCKS[side]
-    return (Statement(f"{x}_tile", p.storage.tile(x, side, head, rows, columns), shape=f"[{rows}, {columns}]"),)
-
-
-def _zeros(terms: KernelTerms, shape: str) -> tuple[Block, ...]:
-    """The sums that a kernel carries from step to step, before the first one."""
-    return tuple(
-        Statement(s.name, f"tl.zeros({shape}, tl.float32)", shape=shape, serves=terms.readers(s.access))
-        for s in terms.sums
-    )
-
-
 def _taken_backward(p: SharedParameters, terms: KernelTerms) -> Iterator[Parameter]:
     """What the kernels of dq and of dk, dv take beside tiles and what they make of them."""
     yield from (*p.sizes(), *p.storage.aligned(), *p.summed(terms))
     yield from (*p.given(terms), *p.skipped(terms.own), *p.dropped())
-    yield from (Parameter(f"{s.name}_ptr", "*fp32", s.name, written=True) for s in terms.learned)
+    # what a launch leaves out that makes dv alone
+    only = ' if makes != "dv" else None' if terms.own == "k" else ""
+    yield from (Parameter(f"{s.name}_ptr", "*fp32", f"{s.name}{only}", written=True) for s in terms.learned)
     yield from p.angles()
 
 
 def _dkv(p: SharedParameters) -> Kernel:
     """The gradients of a tile of keys, over the queries that see it."""
     a, terms = p.analysis, p.analysis.by_key
-    results = ("dk", "dv", *(s.name for s in terms.sums))
-    walked = ("q_desc", "dout_desc", "lse_desc", "delta_desc", "row_base")
+    results = ("dk", "dv", *latent.names(a, "dk_rest"), *(s.name for s in terms.sums))
+    own = ("k_tile", "v_tile", *latent.names(a, "k_rest"))
+    walked = ("q_desc", *latent.names(a, "q_rest_desc"), "dout_desc", "lse_desc", "delta_desc", "row_base")
     used, back = softmax.used_again(terms), softmax.passed_back(terms, "stays")
     scored = (*terms.loads("step"), *terms.inward)
     masked = (*terms.loads("mask"), *terms.keep)
     read = reads((*terms.added, *terms.inward, *used, *back))
-    step = p.step("accumulate_dkdv", terms, results, ("k_tile", "v_tile"), walked, read)
+    step = p.step("accumulate_dkdv", terms, results, own, walked, read)
+    step = replace(step, constants=(*step.constants, "MAKES"))
     loops = Loops(
         a.queries,
         a.query_states,
@@ -141,7 +133,7 @@ def _dkv(p: SharedParameters) -> Kernel:
     by_head: tuple[Block, ...] = (
         Statement("row_base", p.storage.head_rows),
         *terms.loads("head"),
-        *_zeros(terms, "[BLOCK_N]"),
+        *programs.zeros(terms, "[BLOCK_N]"),
         *(_row(terms, s, f"{p.storage.head_tokens(s.access.input)} + k_pos") for s in terms.tables),
         *step.packed,
         *loops.blocks,
@@ -153,7 +145,7 @@ def _dkv(p: SharedParameters) -> Kernel:
         why = "one head: without a loop around it the compiler makes slower code of 256 columns"
         heads = (Comment(why), Loop("_", "h", "h + 1", by_head))
     known = loops.range if a.shared_range else ()
-    unrotate = rotation.back(a, "k", ("dk_ptr + first_row * D", f"{a.kv_heads} * D"))
+    unrotate = latent.stored(a, "k") + rotation.back(a, "k", ("dk_ptr + first_row * D", f"{a.kv_heads} * D"))
     return Kernel(
         "backward_dkv",
         (
@@ -164,6 +156,7 @@ def _dkv(p: SharedParameters) -> Kernel:
             *_taken_backward(p, terms),
             *p.constants("GROUP", "D", "DV", "PAIRS", *TILED, "BLOCK_PAIRS"),
             p.axis("k"),
+            *p.constants("MAKES"),
         ),
         "portable/backward_dkv.jinja",
         in_groups(p, "k", "q, dout"),
@@ -173,14 +166,14 @@ def _dkv(p: SharedParameters) -> Kernel:
                 *step.unpacked,
                 *needed(programs.rows(a, "q"), {"row"} | reads((*scored, *masked, *used))),
             ),
-            "step_loads": (*_tile(p, "q", "q", "BLOCK_D"), *_tile(p, "dout", "q", "BLOCK_DV")),
+            "step_loads": (*programs.tile(a, "q", "q", "BLOCK_D"), *programs.tile(a, "dout", "q", "BLOCK_DV")),
             "tail": programs.tail_cleared(a, "q", "q_tile", "dout_tile"),
-            "scored": scored,
+            "scored": (*latent.scored(a, "k", programs.tail_cleared(a, "q", "q_rest")), *scored),
             "masked": masked,
             "guarded": terms.guarded,
             "used": used,
             "back": back,
-            "outward": terms.outward,
+            "outward": (*terms.outward, *latent.passed_back(a, "k", 'MAKES != "dv"')),
             "enter": (
                 Statement("tile", "tl.program_id(TILE_AXIS)"),
                 *((Statement("Hkv", "Hq // GROUP"),) if p.spec.grouped else ()),
@@ -190,9 +183,13 @@ def _dkv(p: SharedParameters) -> Kernel:
                 *programs.beyond(a, "k"),
                 *programs.opened(a, terms, "k", reads((*known, *heads, *unrotate))),
             ),
-            "begin": (*_tile(p, "k", "k", "BLOCK_D"), *_tile(p, "v", "k", "BLOCK_DV")),
-            "visit": (*known, *heads),
-            "unrotate": unrotate,
+            "begin": (
+                *programs.tile(a, "k", "k", "BLOCK_D"),
+                *latent.opened(a, "k"),
+                *programs.tile(a, "v", "k", "BLOCK_DV"),
+            ),
+            "visit": (*latent.zeros(a, "k"), *known, *heads),
+            "unrotate": (Branch('MAKES != "dv"', unrotate),) if unrotate else (),
         },
         {"weights": softmax.weights(p.spec)},
     )
@@ -220,16 +217,18 @@ def query_places(p: SharedParameters, access: Access) -> str:
 def _dq(p: SharedParameters) -> Kernel:
     """The gradients of a tile of queries, over the keys that it sees, and delta for the other kernels."""
     a, terms = p.analysis, p.analysis.by_query
-    results = ("dq", *(s.name for s in terms.sums))
-    tiles = ("q_tile", "dout_tile", "lse", "delta")
+    results = ("dq", *latent.names(a, "dq_rest"), *(s.name for s in terms.sums))
+    tiles = ("q_tile", *latent.names(a, "q_rest"), "dout_tile", "lse", "delta")
+    walked = ("k_desc", *latent.names(a, "k_rest_desc"), "v_desc")
     back = softmax.passed_back(terms)
     read = reads((*terms.added, *terms.inward, *back))
-    step = p.step("accumulate_dq", terms, results, tiles, ("k_desc", "v_desc"), read)
+    step = p.step("accumulate_dq", terms, results, tiles, walked, read)
     loops = Loops(a.keys, a.key_states, step.call, a.joined, step.tails, terms.narrowed)
     slot = "(b.to(tl.int64) * Hq + h) * tl.num_programs(TILE_AXIS) + tile"
     slots = (Statement("slot", slot),) if any(s.access.tie is None for s in terms.tables) else ()
     places = tuple(_row(terms, s, query_places(p, s.access)) for s in terms.tables if s.access.tie)
     stores = (
+        *latent.stored(a, "q"),
         *rotation.back(a, "q", ("dq_ptr + first_row * D", "Hq * D")),
         *(_stored_by_query(p, terms, s, slot) for s in terms.sums),
     )
@@ -252,15 +251,19 @@ def _dq(p: SharedParameters) -> Kernel:
             "step_loads": (
                 *step.unpacked,
                 *needed(programs.rows(a, "k"), {"k_pos"}),
-                *_tile(p, "k", "k", "BLOCK_D"),
-                *_tile(p, "v", "k", "BLOCK_DV"),
+                *programs.tile(a, "k", "k", "BLOCK_D"),
+                *programs.tile(a, "v", "k", "BLOCK_DV"),
             ),
             "tail": programs.tail_cleared(a, "k", "k_tile", "v_tile"),
-            "scored": (*terms.loads("step"), *terms.inward),
+            "scored": (
+                *latent.scored(a, "q", programs.tail_cleared(a, "k", "k_rest")),
+                *terms.loads("step"),
+                *terms.inward,
+            ),
             "masked": (*terms.loads("mask"), *terms.keep),
             "guarded": terms.guarded,
             "back": back,
-            "outward": terms.outward,
+            "outward": (*terms.outward, *latent.passed_back(a, "q")),
             "enter": (
                 *programs.tile_of_queries(a, ("dq", "D")),
                 *programs.opened(
@@ -270,9 +273,10 @@ def _dq(p: SharedParameters) -> Kernel:
             "begin": tuple(
                 statement
                 for x, columns in (("q", "BLOCK_D"), ("dout", "BLOCK_DV"), ("out", "BLOCK_DV"))
-                for statement in _tile(p, x, "q", columns)
-            ),
-            "sums": (*_zeros(terms, "[BLOCK_M]"), *slots, *places),
+                for statement in programs.tile(a, x, "q", columns)
+            )
+            + latent.opened(a, "q"),
+            "sums": (*latent.zeros(a, "q"), *programs.zeros(terms, "[BLOCK_M]"), *slots, *places),
             "visit": (*step.packed, *loops.blocks),
             "stores": stores,
         },
@@ -293,107 +297,10 @@ def _stored_by_query(p: SharedParameters, terms: KernelTerms, total: Sum, slot: 
     return Branch(f"{name}_ptr is not None", serving(terms.readers(access), whole))
 
 
-def _pair(p: SharedParameters, access: Access) -> Pair:
-    """The gradient of an input that each score may have a value of its own of."""
-    a, terms, given = p.analysis, KernelTerms(p.analysis.by_query.spec, "q", pair=access), access.input
-    places = {kind: i for i, kind in enumerate(given.kinds)}
-    batch = f"{given.name}.shape[{places['batch']}]" if "batch" in places else "1"
-    head = next((i for kind, i in places.items() if kind in ("head", "kv_head")), None)
-    heads = "1" if head is None else f"{given.name}.shape[{head}]"
-    (total,) = terms.sums
-    keys = a.keys
-    visited: tuple[Statement, ...] = (Statement("first, _, _, last", keys.call()),)
-    if len(keys.ends) > 1:
-        ends = (("first, _, _, _", "0"), ("_, _, _, last", str(len(keys.ends) - 1)))
-        visited = tuple(Statement(target, keys.call(span)) for target, span in ends)
-    place = f"{total.name}_ptr + place[:, None] * k_total + k_pos[None, :]"
-    keep: tuple[Block, ...] = ()
-    scores = "[BLOCK_M, BLOCK_N]"
-    if terms.keep:
-        keep = (
-            Statement("keep", "(row < q_len)[:, None] & (k_pos < k_len)[None, :]"),
-            *terms.loads("mask"),
-            *terms.keep,
-            Statement("p", "tl.where(keep, p, 0.0)"),
-            *terms.guarded,
-        )
-    body: tuple[Block, ...] = (
-        *_tile(p, "q", "q", "BLOCK_D"),
-        *_tile(p, "k", "k", "BLOCK_D"),
-        Statement(
-            "score",
-            f"tl.dot(q_tile, k_tile.T, input_precision=PRECISION){a.scaling}",
-            label=scores,
-        ),
-        *terms.loads("step"),
-        *terms.inward,
-        Statement("row_base", p.storage.head_rows),
-        Statement("lse", "tl.load(lse_ptr + row_base + row, mask=row < q_len, other=0.0)", shape="[BLOCK_M]"),
-        Statement("p", f"tl.exp2(score * {a.scale_log2} - lse[:, None])", label=scores),
-        *keep,
-        *_tile(p, "dout", "q", "BLOCK_DV"),
-        *_tile(p, "v", "k", "BLOCK_DV"),
-        Statement("dp", "tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)", label=scores),
-        *softmax.passed_back(terms, softmax.kept_anywhere(terms)),
-        Statement("delta", "tl.load(delta_ptr + row_base + row, mask=row < q_len, other=0.0)", shape="[BLOCK_M]"),
-        Statement("ds", "p * (dp - delta[:, None])", label=scores),
-        Statement("before", total.name),
-        *terms.outward,
-        Branch("entries_ptr is not None", (Statement(total.name, f"tl.where(inside, {total.name}, before)"),)),
-    )
-    if p.spec.masks:
-        aligned = "(tl.program_id(2) >= first) & (tl.program_id(2) < last)"
-        shifted = "(k_start + BLOCK_N > first * BLOCK_N) & (k_start < last * BLOCK_N)"
-        visits = Statement("visits", f"{aligned} if entries_ptr is None else {shifted}")
-        body = (*visited, visits, Branch("visits", body))
-    inner = (*a.key_head, *terms.loads("program"), *body)
-    rows = (a.begin, *programs.rows(a, "q"), *programs.rows(a, "k"))
-    sides = (("q_start", "q_len", "BLOCK_M"), ("k_start", "k_len", "BLOCK_N"))
-    met = " & ".join(f"({start} < {count}) & ({start} + {block} > 0)" for start, count, block in sides)
-    within = "((row >= 0) & (row < q_len))[:, None] & ((k_pos >= 0) & (k_pos < k_len))[None, :]"
-    each: tuple[Block, ...] = (
-        Statement("b, h", "own_b * batches + i // heads, own_h * heads + i % heads"),
-        *programs.sequence(a, "q", []),
-        Comment("rows of the tile as the batch entry counts its own"),
-        Statement("q_start, k_start", "own_q_start - q_offset, own_k_start - k_offset"),
-        *needed(rows, {"row", "k_pos"} | reads(inner)),
-        Statement("inside", within),
-        Statement("meets", f"True if entries_ptr is None else {met}"),
-        Branch("meets", inner),
-    )
-    kernel = Kernel(
-        f"backward_{given.name}",
-        (
-            *p.operands("q_desc", "k_desc", "v_desc", "dout_desc"),
-            Parameter(f"{total.name}_ptr", "*fp32", total.name, written=True),
-            Parameter("lse_ptr", "*fp32", "lse"),
-            Parameter("delta_ptr", "*fp32", "delta"),
-            *p.sizes(),
-            Parameter("all_batches", "i32", "q.shape[0]"),
-            Parameter("own_batches", "i32", batch),
-            Parameter("own_heads", "i32", heads),
-            *p.given(terms),
-            *p.dropped(),
-            *p.constants("GROUP", *TILED),
-        ),
-        "portable/backward_pairs.jinja",
-        f"({batch} * {heads}, {p.tiles('q')}, {p.tiles('k')})",
-        blocks={
-            "opened": needed(a.scaled, reads(inner)),
-            "start": _zeros(terms, scores),
-            "visit": (Loop("i", "0", "batches * heads", each),),
-            "store": serving(terms.readers(access), (Statement("", f"tl.store({place}, {total.name}, mask=inside)"),)),
-        },
-        texts={"input": given.keyword},
-    )
-    return Pair(access, terms, kernel, batch, heads)
-
-
 def kernels(p: SharedParameters) -> Kernels:
     """The kernels of both passes."""
     accesses = (access for access in p.analysis.by_query.accesses if access.input.grad and access.form == "pair")
-    pairs = tuple(_pair(p, access) for access in accesses)
-    return Kernels(forward(p, rows_of_keys(p)), _dkv(p), _dq(p), pairs)
+    return Kernels(forward(p, rows_of_keys(p)), _dkv(p), _dq(p), tuple(pairs.kernel(p, access) for access in accesses))
 
 
 PORTABLE = Family("portable", lambda spec: spec.algorithm.backward, kernels)

@@ -1,0 +1,68 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/deepseek_mla_absorbed.yaml
+#   content hash  26fe009138f79a5f
+#   text hash     d099eaf2dffc671a
+#   render with   attnforge render specs/deepseek_mla_absorbed.yaml
+"""The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from . import arguments
+
+
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    k_lens: torch.Tensor | None = None,
+    k_starts: torch.Tensor | None = None,
+    q_start: torch.Tensor | int | None = None,
+    scale: float | None = None,
+    return_lse: bool = False,
+):
+    """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the latent ones.
+
+    q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv); out is (B, Tq, Hq, Dv).
+    Hq is a multiple of Hkv. float16, bfloat16 or float32, head sizes up to 576 of q and k, 512 of v.
+
+    k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b], without the last one
+    q_start: int or int32 (B,), optional; the position of the first query, counted from the entry's first key. Queries at no
+        key's position are padding then, and give 0. If None, the last query lines up with the last key
+    scale: factor of q·k, 1 / sqrt(D) if None
+    return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)
+    """
+    if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
+        q, k, v = arguments.cast(q), arguments.cast(k), arguments.cast(v)
+    arguments.check_operands(
+        q,
+        k,
+        v,
+        axes=(
+            "batch",
+            "tokens",
+            "heads",
+            "head size",
+        ),
+        grouped=True,
+        widest=(576, 512),
+    )
+    if scale is None:
+        scale = 1 / math.sqrt(q.shape[-1])
+    else:
+        scale = arguments.as_float("scale", scale)
+        # kernels take maxima before they scale: the sign goes to q
+        q, scale = (-q, -scale) if scale < 0 else (q, scale)
+    entries = None
+    if not (k_lens is k_starts is q_start is None):
+        entries = arguments.entries(q, k, k_lens, k_starts, q_start, tokens=False)
+    # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
+    from . import launch
+
+    out, lse = launch.attend(q, k, v, entries, scale)
+    return (out, launch.natural(lse)) if return_lse else out

@@ -1,0 +1,524 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/deepseek_mla_absorbed.yaml
+#   content hash  26fe009138f79a5f
+#   text hash     5073dd67b5b554f9
+#   render with   attnforge render specs/deepseek_mla_absorbed.yaml
+"""Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the
+latent ones.
+
+Formula, in natural-log units; q and k are positions, in `q . k` the rows there
+    score = scale * (q . k)
+    visible if k <= q   # causal
+    lse = logsumexp of score over the visible keys
+    out = sum of exp(score - lse) * v
+
+Softmax, in log2 units
+    s = (q . k) * scale_log2              # scale_log2 = scale * LOG2E, so that exp(score) = exp2(s)
+    m = -inf, l = 0, acc = 0              # before the first tile of keys
+    m_new = max(m, largest s of the tile)
+    p = exp2(s - m_new)                   # 0 where the key is hidden
+    l = l * exp2(m - m_new) + sum of p
+    acc = acc * exp2(m - m_new) + p @ v   # in the end out = acc / l
+    lse = m + log2(l)
+    The LSE in memory is in log2 units, and inf for a row with no visible key: each exp2(s - lse) is 0 there, as is out.
+    launch.py hands it to users in natural-log units, as lse / LOG2E, and as -inf for such a row.
+
+Backward
+    p = exp2((q . k) * scale_log2 - lse)          # 0 where the key is hidden
+    dp = dout . v                                 # the gradient of p
+    delta = rowsum(out * dout) - dlse             # dlse is that of the LSE in natural-log units: dlse_ptr * LOG2E
+    ds = p * (dp - delta)                         # the gradient of the last score
+    dq = scale * sum of ds * k over the keys      # backward_dq
+    dk = scale * sum of ds * q over the queries   # backward_dkv, over the query heads of a key head
+    dv = sum of p * dout over the queries         # backward_dkv, over the query heads of a key head
+
+Programs
+    forward        a tile of BLOCK_M queries of one query head of a batch entry; walks along tiles of BLOCK_N keys
+    backward_dq    the same; runs before the other backward kernels, for which it stores delta
+    backward_dkv   a tile of BLOCK_N keys of one key head of a batch entry; walks along tiles of BLOCK_M queries of each
+                   of the GROUP query heads that read it
+    The grid of `forward`, `backward_dq` and `backward_dkv` is (heads of a group, tiles, groups), or from 65536 tiles on
+    (tiles, heads of a group, groups); TILE_AXIS, 1 or 0, is the axis of the tiles. Heads are numbered through all batch
+    entries; a group is as many of them as have what programs walk along in a third of the L2 cache.
+
+Tensors, by their axes
+    q, dq        [B, q_len, Hq, D]
+    out, dout    [B, q_len, Hq, DV]
+    k, dk        [B, k_len, Hkv, D]
+    v, dv        [B, k_len, Hkv, DV]
+    lse, delta   [B, Hq, q_len], float32, the LSE in log2 units
+    x_desc       of q, k, v, out, dout: loads tiles of x at [b, h, row, column]; a TMA descriptor, or a tuple of
+                 pointer, width, strides
+                 of others: loads values of rows from a place on; a descriptor of one axis, or a pointer
+
+Tiles
+    q_tile, k_tile, v_tile   [BLOCK_M, BLOCK_D], [BLOCK_N, BLOCK_D], [BLOCK_N, BLOCK_DV]
+    score, p, dp, ds         [BLOCK_M, BLOCK_N], in `backward_dkv` [BLOCK_N, BLOCK_M]
+    out_tile, dout_tile      [BLOCK_M, BLOCK_DV]
+    dq, dk, dv               [BLOCK_M, BLOCK_D], [BLOCK_N, BLOCK_D], [BLOCK_N, BLOCK_DV], in float32
+    acc, m, l                [BLOCK_M, BLOCK_DV], [BLOCK_M], [BLOCK_M, 8] (partial sums, added up in the end), in
+                             float32
+    BLOCK_M, BLOCK_N         queries and keys of a tile; launches take them from a table by kernel, GPU and head size
+    BLOCK_D, BLOCK_DV        D and DV rounded up to a power of 2, from 16 to 512; columns past D and DV hold 0
+    x_rest                   the columns of q, k, dq, dk behind BLOCK_D, REST of them; there is none unless D is above
+                             512
+
+Symbols
+    b                       batch entry
+    Hq, h                   query heads, and one of them
+    Hkv                     key heads
+    kv_h, GROUP             the key head that query head h reads, h // GROUP, and how many query heads share one
+    q_len, k_len            queries and keys of a sequence
+    D                       head size of q and k
+    DV                      head size of v and out
+    MAKES                   the gradient that a launch makes, dk or dv, where heads are wider than 256; None: both
+    q_start, k_start        first row of a tile of queries, first key of a tile of keys, within the sequence
+    row                     rows of a tile's queries, counted from the sequence's first one
+    q_begin                 the position of row 0: k_len - q_len, so that last query and last key line up, unless the
+                            call tells another
+    q_pos                   their positions, row + q_begin
+    k_pos                   positions of a tile's keys
+    q_first                 first position of a tile of queries
+    q_last                  last position of a tile of queries, below k_len
+    k_first                 first position of a tile of keys
+    k_last                  last position of a tile of keys, below k_len
+    first, last             tiles in [first, last) show something to the program's own tile
+    full_first, full_last   those in [full_first, full_last) show all to it: no step there applies the mask
+    mixed                   whether a step applies the mask
+    TILE_AXIS               the axis of the grid that holds the tiles which programs own
+    m, l, acc               running maximum, denominator and numerator of the softmax, the maximum in log2 units
+    p                       weights, before they are divided by l in `forward`
+    dp, ds                  gradients of the weights and of the score
+    delta                   rowsum(out * dout) - dlse, what the softmax takes off each dp of a row
+    q_offset, k_offset      rows where a sequence begins in the tensors
+    q_total, k_total        rows of the tensors
+    entries_ptr             what `find_entry` finds for each batch entry, and q_begin; None where all rows count
+"""
+
+import triton
+import triton.language as tl
+
+LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def tile_range(lo, hi, full_lo, full_hi, BLOCK: tl.constexpr):
+    """Range of the tiles that intersect [lo, hi), and range of those inside [full_lo, full_hi)."""
+    first = lo // BLOCK
+    last = tl.maximum(tl.cdiv(hi, BLOCK), first)
+    full_first = tl.minimum(tl.maximum(tl.cdiv(full_lo, BLOCK), first), last)
+    full_last = tl.minimum(tl.maximum(full_hi // BLOCK, full_first), last)
+    return first, full_first, full_last, last
+
+
+@triton.jit
+def key_tiles(q_first, q_last, k_len, BLOCK_N: tl.constexpr):
+    """Range of key tiles that a query tile needs, and the range within it that needs no mask."""
+    return tile_range(
+        0,
+        tl.minimum(q_last + 1, k_len),
+        0,
+        tl.minimum(q_first + 1, k_len),
+        BLOCK_N,
+    )
+
+
+@triton.jit
+def query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M: tl.constexpr):
+    """Range of query tiles that a key tile needs, and the range within it that needs no mask."""
+    return tile_range(
+        tl.maximum(k_first - q_begin, 0),
+        q_len,
+        tl.maximum(k_last - q_begin, 0),
+        q_len,
+        BLOCK_M,
+    )
+
+
+@triton.jit
+def find_entry(entries_ptr, b, q_total, k_total):
+    """First row and number of batch entry b's queries, and the same of its keys: all, where the call tells of none."""
+    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    if entries_ptr is not None:
+        entry_ptr = entries_ptr + 5 * b
+        q_offset, q_len = tl.load(entry_ptr), tl.load(entry_ptr + 1)
+        k_offset, k_len = tl.load(entry_ptr + 2), tl.load(entry_ptr + 3)
+    return q_offset, q_len, k_offset, k_len
+
+
+@triton.jit
+def load_tile(desc, b, h, first, end, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Load rows [first, first + ROWS) of a head: by a TMA descriptor, or by pointers with 0 from row `end` on."""
+    if isinstance(desc, tl.core.tensor_descriptor_base):
+        tile = desc.load([b, h, first, 0]).reshape([ROWS, COLUMNS])
+    else:
+        # strides count 16 bytes: so the compiler sees that it may load as many at once
+        ptr, WIDTH, stride_batch, stride_head, stride_row = desc
+        STEP: tl.constexpr = 128 // ptr.dtype.element_ty.primitive_bitwidth
+        row = first + tl.arange(0, ROWS)
+        column = tl.arange(0, COLUMNS)
+        ptr += (tl.cast(b, tl.int64) * stride_batch + tl.cast(h, tl.int64) * stride_head) * STEP
+        inside = (row < end)[:, None] & (column < WIDTH)[None, :]
+        tile = tl.load(ptr + row.to(tl.int64)[:, None] * (stride_row * STEP) + column[None, :], mask=inside, other=0.0)
+    return tile
+
+
+@triton.jit
+def to_32bit(x):
+    """Cast floats to float32 and integers to int32."""
+    return x.to(tl.float32 if x.dtype.is_floating() else tl.int32)
+
+
+@triton.jit
+def load_vector(ptr, row, stride, count):
+    """Load the elements at some indices; 0 outside [0, count)."""
+    return to_32bit(tl.load(ptr + row.to(tl.int64) * stride, mask=(row >= 0) & (row < count), other=0))
+
+
+@triton.jit
+def batch_and_head(heads, TILE_AXIS: tl.constexpr):
+    """Batch entry and head of this program; axis 2 of the grid counts groups of heads."""
+    place = tl.program_id(2) * tl.num_programs(1 - TILE_AXIS) + tl.program_id(1 - TILE_AXIS)
+    return place // heads, place % heads
+
+
+@triton.jit
+def load_rows(desc, base, first, row, stride, count):
+    """Load a value for each row of a head, from `first` on; values outside [0, count) are 0 or those of a neighbour."""
+    if isinstance(desc, tl.core.tensor_descriptor_base):
+        x = to_32bit(desc.load([tl.cast(base + first, tl.int32)]))
+    else:
+        x = load_vector(desc + base, row, stride, count)
+    return x
+
+
+@triton.jit
+def add_product(total, a, b, PRECISION: tl.constexpr):
+    """total + a @ b; float32 products are summed per tile first, which keeps rounding errors of long sums small."""
+    if a.dtype == tl.float32:
+        # fma keeps the compiler from summing right into the total
+        return tl.fma(total, 1.0, tl.dot(a, b, input_precision=PRECISION))
+    return tl.dot(a, b, total)
+
+
+@triton.jit
+def partial_row_sums(p):
+    """Eight partial sums of each row, over every eighth column: each thread adds its own values, without exchange."""
+    return tl.sum(p.reshape([p.shape[0], p.shape[1] // 8, 8]), 1)
+
+
+@triton.jit
+def store_rows(ptr, stride, x, first, count, WIDTH: tl.constexpr):
+    """Store rows of a tile below row `count`, the first WIDTH columns of each."""
+    row = first + tl.arange(0, x.shape[0])
+    column = tl.arange(0, x.shape[1])
+    inside = (row < count)[:, None] & (column < WIDTH)[None, :]
+    tl.store(ptr + row.to(tl.int64)[:, None] * stride + column[None, :], x.to(ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def attend(
+    acc, m, l, q_tile, q_rest, k_start, keys, terms, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, REST: tl.constexpr, PRECISION: tl.constexpr, mixed
+):  # fmt: skip
+    """Update the running softmax (acc, m, l) with one tile of keys."""
+    k_desc, k_rest_desc, v_desc, b, k_offset, kv_h, k_len = keys
+    scale_log2, q_pos = terms
+    # [BLOCK_N]
+    k_pos = k_start + tl.arange(0, BLOCK_N)
+    # [BLOCK_N, BLOCK_D]
+    k_tile = load_tile(k_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
+    score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
+    if k_rest_desc is not None:
+        # [BLOCK_N, REST]
+        k_rest = load_tile(k_rest_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, REST)
+        score += tl.dot(q_rest, k_rest.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
+    # [BLOCK_N, BLOCK_DV]
+    v_tile = load_tile(v_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
+    if mixed:
+        keep = (k_pos < k_len)[None, :]
+        keep &= k_pos[None, :] <= q_pos[:, None]  # causal
+        score = tl.where(keep, score, float("-inf"))
+    # [BLOCK_M]
+    m_new = tl.maximum(m, tl.max(score, 1) * scale_log2)
+    # a row that has seen no key yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
+    pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
+    p = tl.exp2(score * scale_log2 - pivot[:, None])  # [BLOCK_M, BLOCK_N]
+    shrink = tl.exp2(m - pivot)  # [BLOCK_M]
+    acc, l, m = acc * shrink[:, None], l * shrink[:, None], m_new
+    acc = add_product(acc, p.to(v_tile.dtype), v_tile, PRECISION)  # [BLOCK_M, BLOCK_DV]
+    return acc, m, l + partial_row_sums(p)
+
+
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
+def forward(
+    q_desc, k_desc, v_desc, q_rest_desc, k_rest_desc, out_ptr, lse_ptr, entries_ptr, scale, q_total, k_total, Hq,
+    GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, REST: tl.constexpr, PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
+):  # fmt: skip
+    """Store out and the LSE of one tile of queries of one head."""
+    # late rows tend to see more keys: they start first
+    tile = tl.num_programs(TILE_AXIS) - 1 - tl.program_id(TILE_AXIS)
+    b, h = batch_and_head(Hq, TILE_AXIS)
+    kv_h = h // GROUP
+    q_start = tile * BLOCK_M
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    if entries_ptr is not None:
+        if q_start >= q_len:
+            return
+    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+    q_first = q_start + q_begin
+    q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
+    # [BLOCK_M]
+    row = q_start + tl.arange(0, BLOCK_M)
+    q_pos = row + q_begin
+    scale_log2 = scale * LOG2E
+
+    # [BLOCK_M, BLOCK_D]
+    q_tile = load_tile(q_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
+    if q_rest_desc is not None:
+        # [BLOCK_M, REST]
+        q_rest = load_tile(q_rest_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, REST)
+    else:
+        q_rest = None
+    # [BLOCK_M, BLOCK_DV]
+    acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
+    # [BLOCK_M]
+    m = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    # [BLOCK_M, 8]
+    l = tl.full([BLOCK_M, 8], 0.0, tl.float32)
+    keys = (k_desc, k_rest_desc, v_desc, b, k_offset, kv_h, k_len)
+    terms = (scale_log2, q_pos)
+    first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
+    if BLOCK_DV <= 128:
+        for j in tl.range(first, last):
+            i = first + last - 1 - j  # from the diagonal back
+            k_start = i * BLOCK_N
+            mixed = i >= full_last
+            acc, m, l = attend(
+                acc, m, l, q_tile, q_rest, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, REST, PRECISION,
+                mixed=mixed
+            )  # fmt: skip
+    else:
+        # a branch between products of this width costs more than a loop that mixed tiles have to themselves
+        for i in tl.range(full_last, last):
+            k_start = i * BLOCK_N
+            acc, m, l = attend(
+                acc, m, l, q_tile, q_rest, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, REST, PRECISION,
+                mixed=True
+            )  # fmt: skip
+        for i in tl.range(full_first, full_last):
+            k_start = i * BLOCK_N
+            acc, m, l = attend(
+                acc, m, l, q_tile, q_rest, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, REST, PRECISION,
+                mixed=False
+            )  # fmt: skip
+
+    l = tl.sum(l, 1)  # [BLOCK_M]
+    # rows without keys: 0, and an LSE that makes every weight 0
+    # [BLOCK_M, BLOCK_DV]
+    out = acc / tl.where(l == 0, 1.0, l)[:, None]
+    store_rows(out_ptr + ((b.to(tl.int64) * q_total + q_offset) * Hq + h) * DV, Hq * DV, out, q_start, q_len, DV)
+    # [BLOCK_M]
+    lse = tl.where(l == 0, float("inf"), m + tl.log2(l))
+    tl.store(lse_ptr + (b.to(tl.int64) * Hq + h) * q_total + q_offset + row, lse, mask=row < q_len)
+
+
+@triton.jit
+def accumulate_dkdv(
+    dk, dv, dk_rest, k_tile, v_tile, k_rest, q_start, queries, terms, BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, REST: tl.constexpr, PRECISION: tl.constexpr,
+    MAKES: tl.constexpr, mixed
+):  # fmt: skip
+    """Accumulate dK and dV of a tile of keys over one tile of queries."""
+    q_desc, q_rest_desc, dout_desc, lse_desc, delta_desc, row_base, b, q_offset, h, q_len = queries
+    q_begin, scale_log2, k_pos = terms
+    # [BLOCK_M]
+    row = q_start + tl.arange(0, BLOCK_M)
+    q_pos = row + q_begin
+    # [BLOCK_M, BLOCK_D]
+    q_tile = load_tile(q_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
+    # [BLOCK_M, BLOCK_DV]
+    dout_tile = load_tile(dout_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
+    score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION)  # [BLOCK_N, BLOCK_M]
+    if q_rest_desc is not None:
+        # [BLOCK_M, REST]
+        q_rest = load_tile(q_rest_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, REST)
+        score += tl.dot(k_rest, q_rest.T, input_precision=PRECISION)  # [BLOCK_N, BLOCK_M]
+    # [BLOCK_M]
+    lse = load_rows(lse_desc, row_base, q_start, row, 1, q_len)
+    delta = load_rows(delta_desc, row_base, q_start, row, 1, q_len)
+    dp = tl.dot(v_tile, dout_tile.T, input_precision=PRECISION)  # [BLOCK_N, BLOCK_M]
+    p = tl.exp2(score * scale_log2 - lse[None, :])  # [BLOCK_N, BLOCK_M]
+    if mixed:
+        delta = tl.where(row < q_len, delta, 0.0)
+        keep = (row < q_len)[None, :]
+        keep &= k_pos[:, None] <= q_pos[None, :]  # causal
+        p = tl.where(keep, p, 0.0)
+    if MAKES != "dk":
+        dv = add_product(dv, p.to(dout_tile.dtype), dout_tile, PRECISION)  # [BLOCK_N, BLOCK_DV]
+    ds = p * (dp - delta[None, :])  # [BLOCK_N, BLOCK_M]
+    if q_rest_desc is not None and MAKES != "dv":
+        dk_rest = add_product(dk_rest, ds.to(q_rest.dtype), q_rest, PRECISION)  # [BLOCK_N, REST]
+    if MAKES != "dv":
+        dk = add_product(dk, ds.to(q_tile.dtype), q_tile, PRECISION)  # [BLOCK_N, BLOCK_D]
+    return dk, dv, dk_rest
+
+
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
+def backward_dkv(
+    q_desc, k_desc, v_desc, dout_desc, q_rest_desc, k_rest_desc, lse_desc, delta_desc, dk_ptr, dv_ptr,
+    entries_ptr, scale, q_total, k_total, Hq, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    REST: tl.constexpr, PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr, MAKES: tl.constexpr
+):  # fmt: skip
+    """Store dK and dV of one tile of keys of one head, summed over the query heads that read it."""
+    tile = tl.program_id(TILE_AXIS)
+    Hkv = Hq // GROUP
+    b, kv_h = batch_and_head(Hkv, TILE_AXIS)
+    k_start = tile * BLOCK_N
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    if entries_ptr is not None:
+        if k_start >= k_len:
+            return
+    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+    k_first = k_start
+    k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
+    # [BLOCK_N]
+    k_pos = k_start + tl.arange(0, BLOCK_N)
+    scale_log2 = scale * LOG2E
+
+    # [BLOCK_N, BLOCK_D]
+    k_tile = load_tile(k_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
+    if k_rest_desc is not None:
+        # [BLOCK_N, REST]
+        k_rest = load_tile(k_rest_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, REST)
+    else:
+        k_rest = None
+    # [BLOCK_N, BLOCK_DV]
+    v_tile = load_tile(v_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
+    # [BLOCK_N, BLOCK_D]
+    dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+    # [BLOCK_N, BLOCK_DV]
+    dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
+    # [BLOCK_N, REST]
+    dk_rest = tl.zeros([BLOCK_N, REST], tl.float32)
+    first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
+    for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
+        row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
+        queries = (q_desc, q_rest_desc, dout_desc, lse_desc, delta_desc, row_base, b, q_offset, h, q_len)
+        terms = (q_begin, scale_log2, k_pos)
+        for i in tl.range(first, last):
+            q_start = i * BLOCK_M
+            mixed = (i < full_first) | (i >= full_last)
+            dk, dv, dk_rest = accumulate_dkdv(
+                dk, dv, dk_rest, k_tile, v_tile, k_rest, q_start, queries, terms, BLOCK_M, BLOCK_D, BLOCK_DV, REST,
+                PRECISION, MAKES, mixed=mixed
+            )  # fmt: skip
+
+    first_row = (b.to(tl.int64) * k_total + k_offset) * Hkv + kv_h
+    if MAKES != "dv":
+        store_rows(dk_ptr + first_row * D, Hkv * D, dk * scale, k_start, k_len, D)
+    if MAKES != "dk":
+        store_rows(dv_ptr + first_row * DV, Hkv * DV, dv, k_start, k_len, DV)
+    if MAKES != "dv":
+        if k_rest_desc is not None:
+            store_rows(dk_ptr + first_row * D + BLOCK_D, Hkv * D, dk_rest * scale, k_start, k_len, D - BLOCK_D)
+
+
+@triton.jit
+def accumulate_dq(
+    dq, dq_rest, q_tile, q_rest, dout_tile, lse, delta, k_start, keys, terms, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, REST: tl.constexpr, PRECISION: tl.constexpr, mixed
+):  # fmt: skip
+    """Accumulate dQ of a tile of queries over one tile of keys."""
+    k_desc, k_rest_desc, v_desc, b, k_offset, kv_h, k_len = keys
+    scale_log2, q_pos = terms
+    # [BLOCK_N]
+    k_pos = k_start + tl.arange(0, BLOCK_N)
+    # [BLOCK_N, BLOCK_D]
+    k_tile = load_tile(k_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
+    # [BLOCK_N, BLOCK_DV]
+    v_tile = load_tile(v_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
+    score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
+    if k_rest_desc is not None:
+        # [BLOCK_N, REST]
+        k_rest = load_tile(k_rest_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, REST)
+        score += tl.dot(q_rest, k_rest.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
+    dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
+    p = tl.exp2(score * scale_log2 - lse[:, None])  # [BLOCK_M, BLOCK_N]
+    if mixed:
+        keep = (k_pos < k_len)[None, :]
+        keep &= k_pos[None, :] <= q_pos[:, None]  # causal
+        p = tl.where(keep, p, 0.0)
+    ds = p * (dp - delta[:, None])  # [BLOCK_M, BLOCK_N]
+    if k_rest_desc is not None:
+        dq_rest = add_product(dq_rest, ds.to(k_rest.dtype), k_rest, PRECISION)  # [BLOCK_M, REST]
+    dq = add_product(dq, ds.to(k_tile.dtype), k_tile, PRECISION)  # [BLOCK_M, BLOCK_D]
+    return dq, dq_rest
+
+
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
+def backward_dq(
+    q_desc, k_desc, v_desc, out_desc, dout_desc, q_rest_desc, k_rest_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr,
+    entries_ptr, scale, q_total, k_total, Hq, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, REST: tl.constexpr,
+    PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
+):  # fmt: skip
+    """Store dQ and delta, rowsum(out * dout) - dlse, of one tile of queries of one head."""
+    # late rows tend to see more keys: they start first
+    tile = tl.num_programs(TILE_AXIS) - 1 - tl.program_id(TILE_AXIS)
+    b, h = batch_and_head(Hq, TILE_AXIS)
+    kv_h = h // GROUP
+    q_start = tile * BLOCK_M
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    if entries_ptr is not None:
+        if q_start >= q_len:
+            return
+    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+    q_first = q_start + q_begin
+    q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
+    # [BLOCK_M]
+    row = q_start + tl.arange(0, BLOCK_M)
+    q_pos = row + q_begin
+    scale_log2 = scale * LOG2E
+
+    # [BLOCK_M, BLOCK_D]
+    q_tile = load_tile(q_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
+    # [BLOCK_M, BLOCK_DV]
+    dout_tile = load_tile(dout_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
+    out_tile = load_tile(out_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
+    if q_rest_desc is not None:
+        # [BLOCK_M, REST]
+        q_rest = load_tile(q_rest_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, REST)
+    else:
+        q_rest = None
+    # [BLOCK_M]
+    delta = tl.sum(out_tile.to(tl.float32) * dout_tile.to(tl.float32), 1)
+    row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
+    if dlse_ptr is not None:
+        # as if every score were taken once more: its weight is the derivative of the LSE
+        delta -= tl.load(dlse_ptr + row_base + row, mask=row < q_len, other=0.0) * LOG2E
+    # [BLOCK_M]
+    lse = tl.load(lse_ptr + row_base + row, mask=row < q_len, other=0.0)
+    tl.store(delta_ptr + row_base + row, delta, mask=row < q_len)
+    # [BLOCK_M, BLOCK_D]
+    dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    # [BLOCK_M, REST]
+    dq_rest = tl.zeros([BLOCK_M, REST], tl.float32)
+    keys = (k_desc, k_rest_desc, v_desc, b, k_offset, kv_h, k_len)
+    terms = (scale_log2, q_pos)
+    first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
+    for i in tl.range(first, last):
+        k_start = i * BLOCK_N
+        mixed = i >= full_last
+        dq, dq_rest = accumulate_dq(
+            dq, dq_rest, q_tile, q_rest, dout_tile, lse, delta, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV,
+            REST, PRECISION, mixed=mixed
+        )  # fmt: skip
+
+    first_row = (b.to(tl.int64) * q_total + q_offset) * Hq + h
+    store_rows(dq_ptr + first_row * D, Hq * D, dq * scale, q_start, q_len, D)
+    if q_rest_desc is not None:
+        store_rows(dq_ptr + first_row * D + BLOCK_D, Hq * D, dq_rest * scale, q_start, q_len, D - BLOCK_D)

@@ -1,0 +1,133 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/deepseek_mla_absorbed.yaml
+#   content hash  26fe009138f79a5f
+#   text hash     a8770e9e3303afc2
+#   render with   attnforge render specs/deepseek_mla_absorbed.yaml
+"""The operators that PyTorch can differentiate and compile, and what each kernel gets."""
+
+import torch
+
+from . import runtime, kernels, tiles  # runtime first: it says what a missing triton means
+
+LOG2E = kernels.LOG2E.value
+
+
+def attend(q, k, v, entries, scale):
+    """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
+    # -inf * 0 would be NaN where the kernels apply the scale
+    return _attend(q, k, v, entries, max(scale, 1e-37))
+
+
+def natural(lse):
+    """The LSE as users know it."""
+    return torch.where(lse == float("inf"), float("-inf"), lse / LOG2E)
+
+
+@runtime.Operator
+def _attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, entries: torch.Tensor | None, scale: float,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    out, lse = _outputs(q, v, entries)
+    if out.numel() == 0 or k.numel() == 0:
+        return out.zero_(), lse.fill_(float("inf"))
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries)
+    q, k, v = cache.readable(q, k, v)
+
+    def launch(block_m, block_n, warps, stages):
+        runtime.launch(
+            cache, kernels.forward, (block_m, block_n),
+            (q, k, v, runtime.rest(q), runtime.rest(k), out, lse, entries, float(scale)),
+            grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
+            from_shapes=lambda: dict(
+                _common(q, k, v, entries, block_m, block_n),
+                TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
+            ),
+        )  # fmt: skip
+
+    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1], entries)
+    return out, lse
+
+
+def _outputs(q, v, entries):
+    batch, rows, heads, _ = q.shape
+    return runtime.outputs(q, (batch, rows, heads, v.shape[-1]), (batch, heads, rows), entries)
+
+
+@_attend.register_fake
+def _(q, k, v, entries, scale):
+    return _outputs(q, v, entries)
+
+
+def _common(q, k, v, entries, block_m, block_n):
+    """Values that several kernels take alike, by parameter: a launch hands on those that its kernel has."""
+    return dict(
+        q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
+        v_desc=runtime.tile_source(v, block_n, entries),
+        q_rest_desc=runtime.tile_source(runtime.rest(q), block_m, entries),
+        k_rest_desc=runtime.tile_source(runtime.rest(k), block_n, entries), q_total=q.shape[1], k_total=k.shape[1],
+        Hq=q.shape[-2], GROUP=q.shape[-2] // k.shape[-2], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
+        BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v), REST=runtime.rest_width(q),
+        PRECISION=runtime.precision(q), D=q.shape[-1],
+    )  # fmt: skip
+
+
+@runtime.Operator
+def _differentiate(
+    out: torch.Tensor, lse: torch.Tensor, dout: torch.Tensor, dlse: torch.Tensor | None, wanted: list[bool],
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, entries: torch.Tensor | None, scale: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    if out.numel() == 0 or k.numel() == 0:
+        return tuple(x.zero_() for x in runtime.empty_gradients(wanted, q, k, v))
+    dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v, entries=entries)
+    cache = runtime.LaunchCache.of(
+        "differentiate", q, k, v, entries, out, dout, lse.data_ptr() % 16, dlse is None, *wanted,
+    )  # fmt: skip
+    q, k, v, out, dout = cache.readable(q, k, v, out, dout)
+    dlse = None if dlse is None else dlse.contiguous()
+    delta = torch.empty_like(lse)
+
+    dq = dq if wanted[0] else runtime.empty_like(q)
+
+    def launch(block_m, block_n, warps, stages):
+        runtime.launch(
+            cache, kernels.backward_dq, (block_m, block_n),
+            (q, k, v, out, dout, runtime.rest(q), runtime.rest(k), dq, lse, dlse, delta, entries, float(scale)),
+            grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
+            from_shapes=lambda: dict(
+                _common(q, k, v, entries, block_m, block_n),
+                out_desc=runtime.tile_source(out, block_m, entries),
+                dout_desc=runtime.tile_source(dout, block_m, entries),
+                TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
+            ),
+        )  # fmt: skip
+
+    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1], entries)
+
+    if wanted[1] or wanted[2]:
+        dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
+
+        def launch(block_m, block_n, warps, stages, makes=None):
+            runtime.launch(
+                cache, kernels.backward_dkv, (block_m, block_n, makes),
+                (q, k, v, dout, runtime.rest(q), runtime.rest(k), lse, delta, dk, dv, entries, float(scale)),
+                grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout),
+                from_shapes=lambda: dict(
+                    _common(q, k, v, entries, block_m, block_n),
+                    dout_desc=runtime.tile_source(dout, block_m, entries),
+                    lse_desc=runtime.vector_source(lse, block_m if entries is None else None),
+                    delta_desc=runtime.vector_source(delta, block_m if entries is None else None),
+                    TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), MAKES=makes, num_warps=warps, num_stages=stages,
+                ),
+            )  # fmt: skip
+
+        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1], entries)
+    return tuple(gradients)
+
+
+@_differentiate.register_fake
+def _(out, lse, dout, dlse, wanted, *inputs):
+    return tuple(runtime.empty_gradients(wanted, *inputs[:3]))
+
+
+_attend.register_gradients(_differentiate, learned=(0, 1, 2), tensors=4)

@@ -1,0 +1,114 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/deepseek_mla_absorbed.yaml
+#   content hash  26fe009138f79a5f
+#   text hash     41d331bcf7672c01
+#   render with   attnforge render specs/deepseek_mla_absorbed.yaml
+"""The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+
+def reference(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    k_lens: torch.Tensor | None = None,
+    k_starts: torch.Tensor | None = None,
+    q_start: torch.Tensor | int | None = None,
+    scale: float | None = None,
+    return_lse: bool = False,
+):
+    """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the latent ones.
+
+    Takes and returns what `attention` does, on any device; computes in float32, or float64 for float64 inputs.
+    """
+    with torch.autocast(q.device.type, enabled=False):
+        out_dtype, dtype = q.dtype, torch.promote_types(q.dtype, torch.float32)
+        if scale is None:
+            scale = 1 / math.sqrt(q.shape[-1])
+        q, k, v = (x.to(dtype) for x in (q, k, v))
+        if k_lens is k_starts is q_start is None:
+            out, lse = _attend(q, k, v, scale, k.shape[1] - q.shape[1])
+        else:
+            out = v.new_zeros(*q.shape[:3], v.shape[3])
+            lse = v.new_full((q.shape[0], q.shape[2], q.shape[1]), -math.inf)
+            for entry, queries, keys, q_begin in _parts(q, k, k_lens, k_starts, q_start):
+                one, rows, seen = slice(*entry), slice(*queries), slice(*keys)
+                out[one, rows], lse[one, :, rows] = _attend(
+                    q[one, rows],
+                    k[one, seen],
+                    v[one, seen],
+                    scale,
+                    q_begin,
+                )
+        out, lse = out.to(out_dtype), lse.to(dtype)
+    return (out, lse) if return_lse else out
+
+
+def _attend(q, k, v, scale, q_begin):
+    """Attention of a batch whose sequences have one length: q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv).
+
+    `q_begin` is the position of the first query.
+    """
+    q_len = q.shape[1]
+    k_len = k.shape[1]
+    heads = q.shape[2]
+    device = q.device
+    q_pos = torch.arange(q_begin, q_begin + q_len, device=device)[:, None]
+    k_pos = torch.arange(k_len, device=device)
+    k, v = (x.repeat_interleave(heads // x.shape[2], 2) for x in (k, v))
+    if q_len == 0 or k_len == 0:  # no place that a term could speak of
+        lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
+        return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse
+
+    score = _scores(q, k) * scale
+    keep = k_pos <= q_pos  # causal
+    score = torch.where(keep, score, -math.inf)
+    out, lse = _weighted(score, v)
+    return out.transpose(1, 2), lse
+
+
+def _parts(q, k, k_lens, k_starts, q_start):
+    """Of each batch entry its number, its rows of queries, its rows of keys, each as a range, and its first position.
+
+    Queries at no key's position are left out where `q_start` says which they have.
+    """
+    batch, queries, keys = q.shape[0], q.shape[1], k.shape[1]
+
+    def numbers(x, otherwise):
+        return [otherwise] * batch if x is None else torch.as_tensor(x).expand(batch).tolist()
+
+    given = zip(numbers(k_starts, 0), numbers(k_lens, keys), numbers(q_start, None), strict=True)
+    for entry, (first, end, begin) in enumerate(given):
+        first, end = (min(max(row, 0), keys) for row in (first, end))
+        end = max(first, end)
+        begin = end - first - queries if begin is None else begin
+        rows = range(queries)
+        if q_start is not None:
+            rows = [row for row in rows if 0 <= begin + row < end - first]
+        row, past = (rows[0], rows[-1] + 1) if rows else (0, 0)
+        yield (entry, entry + 1), (row, past), (first, end), begin + row if rows else 0
+
+
+def _scores(q, k):
+    """q·k of each query and key, (B, Hq, Tq, Tk)."""
+    return torch.einsum("bihd,bjhd->bhij", q, k)
+
+
+def _weighted(score, v):
+    """The softmax of scores, times v, and its LSE; a row of nothing but -inf gives 0, -inf and gradients of 0."""
+    top = score.detach().amax(-1, keepdim=True)
+    top = torch.where(top == -math.inf, 0.0, top)
+    weight = torch.exp(score - top)
+    total = weight.sum(-1, keepdim=True)
+    visible = total != 0
+    total = torch.where(visible, total, 1.0)
+    lse = torch.where(visible, top + torch.log(total), -math.inf)
+    weight = weight / total
+    return torch.einsum("bhij,bjhd->bhid", weight, v), lse[..., 0]

@@ -1,0 +1,619 @@
+# Written by attnforge. Do not edit: it is the same in every package.
+#
+#   made from     templates/host/runtime.py.jinja
+#   content hash  f3beeb85febe4816
+#   text hash     1adf5a5f7fe7f1bf
+#   render with   attnforge render SPEC
+"""The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
+
+All use of private interfaces of PyTorch and Triton stands here.
+"""
+
+import functools
+import importlib
+import math
+import os
+import warnings
+
+import torch
+
+try:
+    import triton
+except ModuleNotFoundError as error:
+    why = "attention needs triton, which PyTorch brings along on Linux; `reference` runs without it, on any system"
+    raise ModuleNotFoundError(why, name="triton") from error
+import triton.language as tl
+from torch._C._functorch import is_legacy_batchedtensor
+from torch._library.custom_ops import get_library_allowing_overwrite
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
+from triton.runtime.errors import OutOfResources
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+INTERPRETED = triton.knobs.runtime.interpret
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+class Operator:
+    """A function that PyTorch can trace, and differentiate once `register_autograd` has told it how.
+
+    It is named after its module, so that each copy of a package has operators of its own. PyTorch's way through an
+    operator takes longer than a launch: where its dispatcher has nothing to do, the function is called as such.
+    """
+
+    def __init__(self, function):
+        self.function = on_its_device(function)
+        self.derived = None
+        self.name = function.__module__.replace("_", "__").replace(".", "_") + function.__name__
+        # with `custom_op` of torch.library a compiled step takes the host a sixth longer
+        self.library = get_library_allowing_overwrite("attnforge", self.name)
+        schema = torch.library.infer_schema(function, mutates_args=())
+        self.library.define(self.name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+        self.library.impl(self.name, self.function, "CompositeExplicitAutograd")
+        self.traced = getattr(torch.ops.attnforge, self.name).default
+        torch.library.register_vmap(self.traced, _refuse_vmap, lib=self.library)
+
+    def register_fake(self, fake):
+        """Tells what comes back for tensors without values, as `register_fake` of torch.library takes it."""
+        return torch.library.register_fake(self.traced, fake, lib=self.library)
+
+    def register_autograd(self, backward, setup_context):
+        """Tells the derivative, as `register_autograd` of torch.library takes it."""
+        torch.library.register_autograd(self.traced, backward, setup_context=setup_context, lib=self.library)
+        parts = {"forward": self.function, "setup_context": setup_context, "backward": backward}
+        parts |= {"vmap": _refuse_vmap, "jvp": _refuse_jvp}
+        parts = {name: staticmethod(part) for name, part in parts.items()}
+        self.derived = type(self.function.__name__, (torch.autograd.Function,), parts)
+
+    def register_gradients(self, differentiate, learned, tensors, remade=0):
+        """Makes an operator tell its gradients: those of the arguments at the places `learned`.
+
+        Its arguments are as many `tensors`, then numbers. It returns out, LSE, what it has worked out, and then the
+        first `remade` arguments as they are to be differentiated. `differentiate` takes out, LSE, their gradients,
+        which gradients are wanted, what was worked out, and the arguments; it has no derivative of its own.
+        """
+
+        def keep(ctx, inputs, output):
+            ctx.set_materialize_grads(False)
+            ctx.save_for_backward(*output, *inputs[remade:tensors])
+            ctx.numbers = inputs[tensors:]
+
+        def backward(ctx, dout, dlse, *_):
+            out, lse, *given = ctx.saved_tensors
+            if any(x is not None and is_legacy_batchedtensor(x) for x in (dout, dlse)):
+                _refuse_vmap()
+            if dout is None:
+                dout = torch.zeros_like(out)
+            wanted = [ctx.needs_input_grad[i] for i in learned]
+            gradients = differentiate(out, lse, dout, dlse, wanted, *given, *ctx.numbers)
+            found = [None] * len(ctx.needs_input_grad)
+            for i, need, gradient in zip(learned, wanted, gradients):
+                found[i] = gradient if need else None
+            return tuple(found)
+
+        self.register_autograd(backward, setup_context=keep)
+        differentiate.register_autograd(_refuse, setup_context=lambda ctx, inputs, output: None)
+
+    def __call__(self, *args):
+        if needs_dispatcher(args):
+            return self.traced(*args)
+        if torch._C._are_functorch_transforms_active():
+            return self.derived.apply(*args) if self.derived else self.traced(*args)
+        if not torch.is_grad_enabled() or self.derived is None:
+            return self.function(*args)
+        # what `apply` comes to, but for its look at the signature of forward
+        return super(torch.autograd.Function, self.derived).apply(*args)
+
+
+def needs_dispatcher(args):
+    """Whether PyTorch has a say: a compiler, a mode, a tensor of a class of its own, one still to be negated."""
+    if torch.compiler.is_compiling() or is_in_torch_dispatch_mode():
+        return True
+    for x in args:
+        # isinstance takes longest of what is no tensor
+        if x is None or type(x) is float:
+            continue
+        if type(x) in _PLAIN:
+            if x.is_neg():
+                return True
+        elif isinstance(x, torch.Tensor):
+            return True
+    return False
+
+
+def _refuse(ctx, *gradients):
+    raise RuntimeError("attention has no second derivative")
+
+
+def _refuse_vmap(*_):
+    raise RuntimeError("attention cannot be mapped by vmap: put the mapped axis into the batch, or loop over it")
+
+
+def _refuse_jvp(*_):
+    raise RuntimeError("attention has no forward-mode derivative, only gradients")
+
+
+def on_its_device(function):
+    """The function, run on the device of its first tensor."""
+
+    @functools.wraps(function)
+    def run(*args):
+        # a device's type is a text that takes longer to find
+        x = args[0]
+        if x.is_cpu or x.get_device() == torch.cuda.current_device():
+            return function(*args)
+        with torch.cuda.device(x.device):
+            return function(*args)
+
+    return run
+
+
+class LaunchCache:
+    """What calls with tensors of some shapes worked out, so that the next call with such tensors launches at once."""
+
+    known = {}
+
+    def __init__(self):
+        self.unreadable = None  # which tensors tiles cannot be read from
+        self.tiles = {}  # by kernel
+        self.launches = {}  # by kernel and tile
+
+    @classmethod
+    def of(cls, name, *given):
+        """The cache of a function's tensors, by all that tells their launches apart; numbers count by their values."""
+        told = [
+            x if x is None or not isinstance(x, torch.Tensor) else (x.shape, x.stride(), x.dtype, x.data_ptr() % 16)
+            for x in given
+        ]
+        key = (name, given[0].device, precision(given[0]), *told)
+        cache = cls.known.get(key)
+        if cache is None:
+            if len(cls.known) == 1024:
+                # lengths that never come again
+                cls.known.clear()
+            cache = cls.known[key] = cls()
+        return cache
+
+    def readable(self, *tensors):
+        """The tensors, or copies of those that tiles cannot be read from."""
+        if self.unreadable is None:
+            self.unreadable = [i for i, x in enumerate(tensors) if not is_readable(x)]
+        if not self.unreadable:
+            return tensors
+        return [empty_rows(x).copy_(x) if i in self.unreadable else x for i, x in enumerate(tensors)]
+
+
+def launch(cache, kernel, blocks, given, grid, from_shapes):
+    """Launches a kernel, from the second time on without a thought about what shapes tell.
+
+    `given` is what each call gives anew, in the kernel's order; what shapes tell follows it there, or says how it is
+    loaded. `from_shapes` may tell more than the kernel takes.
+    """
+    key = (kernel.fn, *blocks)
+    remembered = cache.launches.get(key)
+    if remembered is None:
+        grid, told = grid(), from_shapes()
+        if not INTERPRETED and kernel.is_gluon():
+            grid, told = in_gluon(kernel, grid, told)
+        taken = {*kernel.arg_names, "num_warps", "num_stages", "maxnreg"}
+        told = {name: value for name, value in told.items() if name in taken}
+        arguments = dict(zip(kernel.arg_names, given)) | told
+        compiled = kernel[grid](**arguments)
+        if not INTERPRETED:
+            rest = [arguments[name] for name in kernel.arg_names[len(given) :]]
+            fill = [refill(arguments[name], x) for name, x in zip(kernel.arg_names, given)]
+            cache.launches[key] = compiled[(*grid, 1, 1)[:3]], fill, rest
+        return
+    start, fill, rest = remembered
+    start(*[x if f is None else f(x) for f, x in zip(fill, given)], *rest)
+
+
+def launch_again(cache, *values):
+    """Launches the kernels of a function once more, each with what it is given anew, and tells whether it has had them."""
+    if not cache.launches:
+        return False
+    for (start, _, rest), given in zip(cache.launches.values(), values):
+        start(*given, *rest)
+    return True
+
+
+def launch_on_hopper(cache, tables, name, launch, q, v, keys):
+    """Calls `launch` with a tile and a module of kernels for Hopper GPUs, and tells whether it could."""
+    best = cache.tiles.get(name)
+    if best is not None:
+        if best:
+            launch(*best)
+        return bool(best)
+    best = () if INTERPRETED else on_hopper(tables, name, q, v, keys)
+    if best:
+        try:
+            launch(*best)
+        except Exception as error:
+            not_on_hopper(tables.__package__, error)
+            best = ()
+    cache.tiles[name] = best
+    return bool(best)
+
+
+def differentiated(cache, tables, wanted, keys, q, k, v, *given):
+    """Launches a package's whole backward pass for Hopper GPUs with what is given, and tells whether it could.
+
+    It adds dQ up in the order in which programs come: who wants the same bits each time gets them from other kernels.
+    """
+    if not all(wanted) or torch.are_deterministic_algorithms_enabled():
+        return False
+
+    def launch(*tile_and_kernels):
+        *tile, kernels = tile_and_kernels
+        kernels.differentiate(cache, *tile, q, k, v, *given)
+
+    return launch_on_hopper(cache, tables, "backward", launch, q, v, keys)
+
+
+def one_by_one(launch, made):
+    """A function of a tile that launches once for each of two gradients: registers do not hold two wide ones."""
+
+    def each(*tile):
+        for name in made:
+            launch(*tile, name)
+
+    return each
+
+
+fitting = {}  # which tile of a table is the first that a GPU has the shared memory for
+
+
+def launch_tuned(cache, tables, name, launch, q, v, keys, entries=None):
+    """Calls `launch` with the best tile that this GPU has the shared memory for; `tables` is tiles.py.
+
+    Beside a tile goes the module of the kernels, where they are not the portable ones: these alone know of `entries`.
+    """
+    if name == "backward_dkv" and max(q.shape[-1], v.shape[-1]) > 256:
+        launch = one_by_one(launch, ("dk", "dv"))
+    if INTERPRETED:
+        return launch(32, 32, 4, 1)
+    best = cache.tiles.get(name)
+    if best:
+        return launch(*best)
+    if entries is None and launch_on_hopper(cache, tables, name, launch, q, v, keys):
+        return
+    table = (tables.TILES_FP32 if q.dtype == torch.float32 else tables.TILES_16BIT[architecture(q.device)])[name]
+    size = next(size for size in table if max(q.shape[-1], v.shape[-1]) <= size)
+    tiles, key = table[size], (name, q.device, q.dtype, size, padded_width(q), padded_width(v), entries is None)
+    for i in range(fitting.get(key, 0), len(tiles)):
+        try:
+            launch(*tiles[i])
+        except OutOfResources:
+            if i + 1 == len(tiles):
+                raise
+        else:
+            fitting[key], cache.tiles[name] = i, tiles[i]
+            return
+
+
+def grid(heads, rows, block, *walked):
+    """A grid of heads of a group, tiles of rows, and groups: what a group's programs walk along stays in the cache."""
+    tiles = cdiv(rows, block)
+    size = sum(x.numel() * x.element_size() for x in walked)
+    most = min(heads * cache_share(walked[0].device) // size, heads)
+    group = next((n for n in range(most, 1, -1) if heads % n == 0), 1)
+    # of a grid's axes the first alone takes more than 65535
+    if tile_axis(rows, block) == 0:
+        return tiles, group, heads // group
+    return (group, tiles, heads // group) if heads // group < 2**16 else (heads, tiles, 1)
+
+
+def tile_axis(rows, block):
+    """The axis of a grid that holds the tiles: the second, as heads run fastest; the first where they are too many."""
+    return 1 if cdiv(rows, block) < 2**16 else 0
+
+
+def cache_share(device):
+    """Bytes of a GPU's cache that a group of heads may take: others come while it still works."""
+    return 2**15 if INTERPRETED else torch.cuda.get_device_properties(device).L2_cache_size // 3
+
+
+@functools.cache
+def architecture(device):
+    """The architecture whose tile shapes serve a GPU."""
+    return "sm_90" if torch.version.hip is None and torch.cuda.get_device_capability(device)[0] in (9, 10) else "sm_80"
+
+
+def target():
+    """What ATTNFORGE_TARGET asks for: portable, hopper, or nothing."""
+    wanted = os.environ.get("ATTNFORGE_TARGET", "")
+    if wanted not in ("", "portable", "hopper"):
+        raise ValueError(f"ATTNFORGE_TARGET: expected portable or hopper, got {wanted!r}")
+    return wanted
+
+
+def on_hopper(tables, name, q, v, keys):
+    """The tile and the module of a pass's kernels for Hopper GPUs, or () where they do not run or are slower.
+
+    `keys` is how many keys the longest sequence has.
+    """
+    wanted, tiles = target(), getattr(tables, "TILES_HOPPER", {}).get(name, {})
+    widths = padded_width(q), padded_width(v)
+    # what is stored takes the place of what is loaded in shared memory, whole or by strips of 64 columns
+    room = widths[0] == widths[1] or (name == "forward" and widths[0] > widths[1] and widths[1] % 64 == 0)
+    if wanted == "portable" or widths[0] not in tiles or q.dtype == torch.float32 or not room:
+        return ()
+    if wanted != "hopper" and keys < tables.HOPPER_IS_FASTER[name].get(widths[0], math.inf):
+        return ()
+    kernels = hopper_kernels(tables.__package__, name, q.device)
+    return (*tiles[widths[0]], kernels) if kernels else ()
+
+
+# what is called with a tile: a kernel, or what launches several
+HOPPER_FILES = {"forward": ".hopper", "backward": ".hopper_launch"}
+
+
+@functools.cache
+def hopper_kernels(package, name, device):
+    """The module of a package's kernels for Hopper GPUs; None where the GPU is none, or triton has no Gluon."""
+    there = device.type == "cuda" and torch.version.hip is None
+    if not there or torch.cuda.get_device_capability(device) != (9, 0):
+        return None
+    try:
+        return importlib.import_module(HOPPER_FILES[name], package)
+    except ImportError as error:
+        not_on_hopper(package, error)
+
+
+unwilling = set()  # packages whose kernels for Hopper GPUs do not compile here
+
+
+def not_on_hopper(package, error):
+    """Tell once that the portable kernels take the place of those for Hopper GPUs; where these are asked for, fail."""
+    if target() == "hopper":
+        raise error
+    if package not in unwilling:
+        unwilling.add(package)
+        why = f"{type(error).__name__}: {str(error).strip()}".splitlines()
+        warnings.warn(f"{package}: portable kernels take the place of those for Hopper GPUs: {why[0]}", stacklevel=2)
+
+
+def gluon_copy_of_tiles():
+    """What has a tile copied into shared memory in Gluon: its name is another one from triton 3.9 on."""
+    from triton.experimental.gluon.language.nvidia.hopper import tma
+
+    return tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+
+
+def gluon_sum_of_tiles():
+    """What has a tile in shared memory added to memory in Gluon: before triton 3.8 the compiler alone knows it."""
+    from triton.experimental.gluon.language.nvidia.hopper import tma
+
+    if hasattr(tma, "async_atomic_add"):
+        return tma.async_atomic_add
+    from triton._C.libtriton import ir
+    from triton.experimental.gluon.language._core import builtin
+
+    @builtin
+    def add_tile(tensor_desc, coord, src, _semantic=None):
+        places = _semantic._convert_to_ir_values(coord, require_i64=False)
+        kind = ir.DESCRIPTOR_REDUCE_KIND.ADD
+        _semantic.builder.create_async_tma_reduce(kind, tensor_desc.handle, places, src.handle)
+
+    return add_tile
+
+
+def in_gluon(kernel, grid, told):
+    """Grid and arguments of a kernel in Gluon, out of those of one that is not."""
+    # the interpreter has neither
+    from triton.experimental.gluon import language
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
+
+    forward = "out_ptr" in kernel.arg_names
+    # what workers have 64 rows of each
+    shared = ("q_desc",) if forward else ("k_desc", "v_desc")
+    # registers of a thread before workers take over those of the loader
+    told |= dict(STAGES=told.pop("num_stages"), num_warps=4, maxnreg=128 if told["BLOCK_M"] == 192 else 168)
+    grid, told = (in_turns if forward else in_parts)(grid, told)
+    for name, x in told.items():
+        if isinstance(x, TensorDescriptor):
+            block = list(x.block_shape)
+            if x.base.dtype == torch.float32 and len(block) > 1:
+                layout = language.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=2)
+                told[name] = GluonDescriptor(x.base, x.shape, x.strides, block, layout)
+            elif len(block) > 1:
+                block[-2] = 64 if name in shared else block[-2]
+                element = language.bfloat16 if x.base.dtype == torch.bfloat16 else language.float16
+                layout = language.NVMMASharedLayout.get_default_for(block, element)
+                told[name] = GluonDescriptor(x.base, x.shape, x.strides, block, layout)
+            else:
+                told[name] = x.base
+    return grid, told
+
+
+def in_turns(grid, told):
+    """Grid and arguments of a kernel in Gluon whose programs go through tiles in turns, out of a portable one's.
+
+    With few tiles to a head, each multiprocessor has one program, which loads the next tile while it finishes one; a
+    late and an early tile make a pair, so that all have as much to do. With many, each tile has a program.
+    """
+    axis = told["TILE_AXIS"]
+    tiles, group = grid[axis], grid[1 - axis]
+    heads = group * grid[2]
+    device = told["q_desc"].base.device
+    programs = torch.cuda.get_device_properties(device).multi_processor_count
+    pairs = cdiv(tiles, 2) * heads
+    paired = tiles < 32 and pairs >= 0.85 * programs * cdiv(pairs, programs)
+    items = pairs if paired else tiles * heads
+    told |= dict(items=items, tiles=tiles, group=group, per_item=2 if paired else 1)
+    told |= dict(Q_STAGES=2 if told["BLOCK_D"] <= 128 else 1)
+    return (min(programs, items) if paired else items,), told
+
+
+def in_parts(grid, told):
+    """Grid and arguments of a kernel in Gluon whose programs each have a tile, out of a portable one's.
+
+    Where there are few, the first tiles of all heads come first, group by group, then the next ones: early tiles have the
+    most to do where late queries see more, so that the programs that begin last have the least.
+    """
+    axis = told["TILE_AXIS"]
+    tiles, group, groups = grid[axis], grid[1 - axis], grid[2]
+    few = 12 * torch.cuda.get_device_properties(told["q_desc"].base.device).multi_processor_count
+    parts = min(4, max(tiles // 2, 1)) if tiles * group * groups < few else 1
+    told |= dict(group=group, groups=groups, tiles=cdiv(tiles, parts))
+    return (group * groups * parts * told["tiles"],), told
+
+
+def precision(x):
+    """How kernels multiply values of x's dtype: float32 by tf32 where PyTorch does."""
+    tf32 = x.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32
+    return "tf32" if tf32 else "ieee"
+
+
+# triton's own take microseconds outside of kernels
+def cdiv(a, b):
+    """a / b, rounded up."""
+    return -(-a // b)
+
+
+def power_of_2(n):
+    """The least power of 2 that is no less than n."""
+    return 1 << (n - 1).bit_length()
+
+
+def padded_width(x):
+    """Columns of a tile that holds x's, or the first 512."""
+    return min(max(16, power_of_2(x.shape[-1])), 512)
+
+
+def rest(x):
+    """The columns that such a tile leaves out; None where it leaves out none."""
+    return x[..., 512:] if x.shape[-1] > 512 else None
+
+
+def rest_width(x):
+    """Columns of a tile that holds those."""
+    return max(16, power_of_2(max(x.shape[-1] - 512, 1)))
+
+
+def is_readable(x):
+    """Whether tiles can be read from x: columns stand side by side, rows on 16-byte boundaries."""
+    *sizes, width = x.shape
+    *strides, column = x.stride()
+    step = 16 // x.element_size()
+    if (column != 1 and width != 1) or x.data_ptr() % 16:
+        return False
+    return all(n == 1 or (s % step == 0 and 0 < s < 2**36 * step) for n, s in zip(sizes, strides))
+
+
+def empty_rows(x):
+    """An empty tensor of x's shape whose rows begin on 16-byte boundaries."""
+    *sizes, width = x.shape
+    step = 16 // x.element_size()
+    return empty_like(x) if width % step == 0 else x.new_empty(*sizes, cdiv(width, step) * step)[..., :width]
+
+
+def empty_turned(q, k, entries=None):
+    """Room for q and k as their positions turn them; with `entries` 0: no program writes rows that are left out."""
+    found = empty_rows(q), empty_rows(k)
+    return found if entries is None else tuple(x.zero_() for x in found)
+
+
+def empty_like(x):
+    """An empty tensor of x's shape; in half the time that new_empty takes for one."""
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def empty_gradients(wanted, *tensors, entries=None):
+    """An empty tensor like each tensor whose gradient is wanted, and one of no size for each other.
+
+    With `entries` they are 0: no program writes rows that are left out.
+    """
+    found = [empty_like(x) if want else tensors[0].new_empty(0) for want, x in zip(wanted, tensors)]
+    return found if entries is None else [x.zero_() for x in found]
+
+
+def outputs(q, out, lse, entries):
+    """Room for out and the LSE, of these shapes; with `entries` 0 and inf: no program writes rows that are left out."""
+    if entries is None:
+        return q.new_empty(out), q.new_empty(lse, dtype=torch.float32)
+    return q.new_zeros(out), q.new_full(lse, float("inf"), dtype=torch.float32)
+
+
+def aligned_length(count, cu_seqlens):
+    """Rows of a vector of the package's own: a sequence begins at a multiple of 4 there, where descriptors can read."""
+    return (count // 4 + max(cu_seqlens.shape[0] - 1, 1)) * 4
+
+
+def stride(x, axis):
+    """0 for an axis of size 1, which stands for any size, and where nothing is given."""
+    return x.stride(axis) if x is not None and x.shape[axis] > 1 else 0
+
+
+def stride_in_steps(x, axis):
+    """A stride in units of 16 bytes, on whole ones of which rows begin."""
+    return x.stride(axis) * x.element_size() // 16
+
+
+@functools.cache
+def copies_tiles(device):
+    """Whether the GPU copies tiles by itself; the interpreter does."""
+    return INTERPRETED or (torch.version.hip is None and torch.cuda.get_device_capability(device)[0] >= 9)
+
+
+def vector_source(x, rows):
+    """What kernels load values of rows by: a descriptor of all that lies in memory from first to last, or x."""
+    if rows is None or x.shape[-1] == 1:
+        # one value may stand for all
+        return x
+    span = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride()))
+    step = 16 // x.element_size()
+    aligned = all(n == 1 or s % step == 0 for n, s in zip(x.shape[:-1], x.stride())) and x.data_ptr() % 16 == 0
+    if aligned and x.stride(-1) == 1 and span < 2**31 and step in (4, 8) and copies_tiles(x.device):
+        return TensorDescriptor(x, [span], [1], [rows & -rows])
+    return x
+
+
+def fragment_source(x):
+    """What products of 64 rows and 64 columns are added up in x by, in the order in which they stand in registers."""
+    return TensorDescriptor(x, [x.numel() // 256, 256], [256, 1], [16, 256])
+
+
+def tile_source(x, rows, entries=None):
+    """What kernels load tiles of one head by, [rows, columns]: a descriptor, or where the rows of x stand.
+
+    A descriptor leaves out no row before the last: with `entries`, tiles end sooner.
+    """
+    if x is None:
+        return None
+    *lead, count, heads, width = x.shape
+    *lead_strides, row_stride, head_stride, _ = x.stride()
+    # heads before rows: axes of 1 that lead drop out of a tile without a trace in the compiled code
+    sizes = *lead, heads, count
+    strides = *lead_strides, head_stride, row_stride
+    # the stride of an axis of size 1 means nothing, but must be a multiple of 16 bytes
+    strides = [s if n > 1 else 16 for n, s in zip(sizes, strides)]
+    if entries is None and copies_tiles(x.device):
+        # of 192 rows, a third at a time
+        return TensorDescriptor(
+            x, [*sizes, width], [*strides, 1], [*(1 for _ in lead), 1, rows & -rows, padded_width(x)]
+        )
+    step = 16 // x.element_size()
+    return (x, tl.constexpr(width), *(s // step for s in strides))
+
+
+def refill(source, x):
+    """What makes the like of another x of its shape, without the checks that a descriptor goes through; None for x."""
+    if source is x:
+        return None
+    if isinstance(source, tuple):
+        return lambda x: (x, *source[1:])
+    kind, known = type(source), vars(source)
+
+    def fill(x):
+        descriptor = object.__new__(kind)
+        descriptor.__dict__.update(known, base=x)
+        return descriptor
+
+    return fill
+
+
+def assert_on_device(holds, told):
+    """Fails behind what runs on the device so far, which nothing waits for, if a tensor of one truth value is false."""
+    torch._assert_async(holds, told)

@@ -1,0 +1,275 @@
+# Written by attnforge. Do not edit: it is the same in every package.
+#
+#   made from     templates/host/arguments.py.jinja
+#   content hash  0fcd0ef8b5faf95b
+#   text hash     406dc9d0e0269968
+#   render with   attnforge render SPEC
+"""What calls give, checked: each error names the argument, what was expected and what came.
+
+Triton is not imported here: once it is, it no longer heeds TRITON_INTERPRET.
+"""
+
+import math
+import operator
+import os
+
+import torch
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+INTEGERS = (torch.int32, torch.int64)
+LARGEST = torch.finfo(torch.float32).max
+
+
+def cast(x):
+    """x in autocast's dtype, where autocast is on."""
+    if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.dtype == torch.float64:
+        return x
+    device = x.device.type
+    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
+
+
+def check_operands(q, k, v, axes, grouped, widest):
+    """q, k and v, each with these axes; heads of q share those of k where they are `grouped`.
+
+    `widest` are the largest head sizes of q and k, and of v.
+    """
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        check_float(name, x)
+        if x.dim() != len(axes):
+            raise ValueError(f"{name}: expected {len(axes)} axes ({', '.join(axes)}), got shape {tuple(x.shape)}")
+        check_head_size(name, x, widest[name == "v"])
+    check_place("q", q)
+    check_alike("k", k, "q", q)
+    check_alike("v", v, "q", q)
+    # each look at a shape makes it anew
+    q_shape, k_shape, v_shape = q.shape, k.shape, v.shape
+    if axes[0] == "batch" and k_shape[0] != q_shape[0]:
+        raise ValueError(f"k: expected a batch of {q_shape[0]} as q has, got {k_shape[0]}")
+    check_heads("k", k_shape, q_shape, grouped)
+    if v_shape[:-1] != k_shape[:-1]:
+        raise ValueError(f"v: expected shape {(*k_shape[:-1], 'Dv')} beside k, got {tuple(v_shape)}")
+
+
+def check_float(name, x):
+    """A tensor of numbers that kernels multiply."""
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"{name}: expected a tensor, got {type(x).__name__}")
+    _check_strided(name, x)
+    if x.dtype not in FLOATS:
+        raise TypeError(f"{name}: expected float16, bfloat16 or float32, got {plain(x.dtype)}")
+
+
+def check_head_size(name, x, most):
+    """A last axis that tiles have room for."""
+    if not 1 <= x.shape[-1] <= most:
+        raise ValueError(f"{name}: expected a head size from 1 to {most}, got {x.shape[-1]}")
+
+
+def check_alike(name, x, other, like):
+    """The dtype and the device of another tensor."""
+    if x.dtype != like.dtype:
+        raise TypeError(f"{name}: expected {plain(like.dtype)} as {other} has, got {plain(x.dtype)}")
+    _check_device(name, x, like, other)
+
+
+def check_heads(name, keys, queries, grouped):
+    """Shapes of keys and of queries that go with each other."""
+    if keys[-1] != queries[-1]:
+        raise ValueError(f"{name}: expected a head size of {queries[-1]} as q has, got {keys[-1]}")
+    if grouped and (keys[-2] == 0 or queries[-2] % keys[-2]):
+        raise ValueError(f"{name}: expected a number of heads that divides q's {queries[-2]}, got {keys[-2]}")
+    if not grouped and keys[-2] != queries[-2]:
+        raise ValueError(f"{name}: expected {queries[-2]} heads as q has, got {keys[-2]}")
+
+
+def check_place(name, x):
+    """A GPU, or a CPU that plays one."""
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    if x.dtype == torch.bfloat16 and interpreted:
+        raise TypeError(
+            f"{name}: expected float16 or float32, got bfloat16, which Triton's interpreter cannot multiply"
+        )
+    if x.is_cuda:
+        return
+    if not x.is_cpu:
+        raise ValueError(f"{name}: expected a CUDA tensor, got one on {x.device}")
+    if not interpreted:
+        hint = "set TRITON_INTERPRET=1 before Python starts to run on the CPU"
+        raise ValueError(f"{name}: expected a GPU tensor, got one on the CPU; {hint}")
+
+
+def check_kind(name, x, like, dtypes, other="q"):
+    """A tensor of one of some dtypes, on the device of another."""
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"{name}: expected a tensor, got {type(x).__name__}")
+    _check_strided(name, x)
+    if x.dtype not in dtypes:
+        raise TypeError(f"{name}: expected {' or '.join(map(plain, dtypes))}, got {plain(x.dtype)}")
+    _check_device(name, x, like, other)
+
+
+def check_tensor(name, x, like, dtypes, shape, full_axes=(), longer=(), other="q"):
+    """An axis of size 1 stands for any size, but for those in `full_axes`; those in `longer` may have more."""
+    check_kind(name, x, like, dtypes, other)
+    fits = [
+        size == n or (size == 1 and i not in full_axes) or (size > n and i in longer)
+        for i, (size, n) in enumerate(zip(x.shape, shape))
+    ]
+    if x.dim() != len(shape) or not all(fits):
+        raise ValueError(f"{name}: expected shape {tuple(shape)}, got {tuple(x.shape)}")
+
+
+def check_angles(cos, sin, like, dims=None, other="q"):
+    """Tables of angles for all components of a head, or for the first `dims`."""
+    width = like.shape[-1]
+    if dims and width < dims:
+        raise ValueError(f"{other}: expected a head size of at least {dims}, as that many components turn, got {width}")
+    if not dims and width % 2:
+        raise ValueError(f"{other}: expected an even head size, as its components turn in pairs, got {width}")
+    columns = (dims or width) // 2
+    for name, x in (("cos", cos), ("sin", sin)):
+        check_kind(name, x, like, FLOATS, other)
+        if x.dim() != 2 or x.shape[0] == 0 or x.shape[1] != columns:
+            raise ValueError(f"{name}: expected shape (positions, {columns}), got {tuple(x.shape)}")
+    if sin.shape != cos.shape:
+        raise ValueError(f"sin: expected the shape of cos, {tuple(cos.shape)}, got {tuple(sin.shape)}")
+
+
+def cuts(name, places, longest_name, longest, like, rows):
+    """Cuts without gaps in memory, and the length of the longest sequence, which is no more than all rows."""
+    check_kind(name, places, like, (torch.int32,))
+    if places.dim() != 1 or places.shape[0] == 0:
+        raise ValueError(f"{name}: expected shape (sequences + 1,), got {tuple(places.shape)}")
+    longest = as_int(longest_name, longest, minimum=0, maximum=2**28)
+    # on a GPU a look at values would wait for it: there kernels stay within the rows whatever the cuts
+    if places.is_cpu and type(places) is torch.Tensor and not torch.compiler.is_compiling():
+        _check_cuts(name, places.tolist(), longest_name, longest, rows)
+    return places.contiguous(), min(longest, rows)
+
+
+def _check_cuts(name, places, longest_name, longest, rows):
+    if places[0] < 0:
+        raise ValueError(f"{name}: expected a first cut of at least 0, got {places[0]}")
+    lengths = [end - first for first, end in zip(places, places[1:])]
+    if min(lengths, default=0) < 0:
+        i = next(i for i, length in enumerate(lengths) if length < 0)
+        raise ValueError(f"{name}: expected cuts that never fall, got {places[i]} before {places[i + 1]}")
+    if places[-1] > rows:
+        raise ValueError(f"{name}: expected a last cut of at most the {rows} rows that there are, got {places[-1]}")
+    if max(lengths, default=0) > longest:
+        raise ValueError(f"{longest_name}: expected at least the longest sequence's {max(lengths)}, got {longest}")
+
+
+def refuse_gradients(learnable, **tensors):
+    """Tensors that get no gradient; those in `learnable` would with another spec."""
+    for name, x in tensors.items():
+        if x is not None and x.requires_grad:
+            mend = "set `grad: true` for it in the spec, or " if name in learnable else ""
+            wanted = "expected a tensor that requires no gradient, as it gets none, got one that does"
+            raise ValueError(f"{name}: {wanted}; {mend}hand over {name}.detach()")
+
+
+def check_no_gradient(algorithm, *tensors):
+    """Tensors of an algorithm that has no backward pass."""
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
+        spec = f"its spec says `algorithm: {algorithm}`"
+        raise RuntimeError(f"attention: this package has the forward pass only, {spec}; call it under torch.no_grad()")
+
+
+def _check_strided(name, x):
+    if x.layout is not torch.strided or x.is_nested:
+        layout = "a nested one" if x.is_nested else f"one of layout {plain(x.layout).removeprefix('_')}"
+        raise TypeError(f"{name}: expected a strided tensor, got {layout}")
+
+
+def _check_device(name, x, like, other):
+    if x.device != like.device:
+        raise ValueError(f"{name}: expected device {like.device} as {other} has, got {x.device}")
+
+
+def plain(kind):
+    """The name of a dtype or layout as messages show it."""
+    return str(kind).removeprefix("torch.")
+
+
+def entries(q, k, k_lens, k_starts, q_start, tokens):
+    """First row and number of each entry's queries, the same of its keys, and the first query's position: (B, 5).
+
+    All of it stays on the device. Rows that a tensor does not have count for none. `tokens`: each query must be a token.
+    """
+    batch, queries, keys = q.shape[0], q.shape[1], k.shape[1]
+    first = _whole_numbers("k_starts", k_starts, q, 0).clamp(0, keys)
+    count = (_whole_numbers("k_lens", k_lens, q, keys).clamp(0, keys) - first).clamp(min=0)
+    if q_start is None:
+        begin = count - queries
+    elif isinstance(q_start, torch.Tensor):
+        begin = _whole_numbers("q_start", q_start, q, 0).clamp(-(2**28), 2**28)
+    else:
+        begin = q.new_full((batch,), as_int("q_start", q_start, minimum=-(2**28), maximum=2**28), dtype=torch.int32)
+    if q_start is None and not tokens:
+        skipped, rows = torch.zeros_like(begin), torch.full_like(begin, queries)
+    else:
+        # what stands at no key's position is padding
+        skipped = (-begin).clamp(0, queries)
+        rows = ((count - begin).clamp(max=queries) - skipped).clamp(min=0)
+    return torch.stack((skipped, rows, first, count, begin + skipped), 1)
+
+
+def _whole_numbers(name, x, like, otherwise):
+    """A whole number for each batch entry."""
+    batch = like.shape[0]
+    if x is None:
+        return like.new_full((batch,), otherwise, dtype=torch.int32)
+    check_kind(name, x, like, (torch.int32,))
+    if x.dim() != 1 or x.shape[0] not in (1, batch):
+        raise ValueError(f"{name}: expected shape {(batch,)}, got {tuple(x.shape)}")
+    return x.expand(batch)
+
+
+def as_int(name, x, minimum=None, maximum=None):
+    """x as an int, whatever library it comes from."""
+    if isinstance(x, bool) or not isinstance(x, (int, torch.SymInt)):
+        x = _converted(name, x, "int", operator.index)
+    _check_limits(name, x, minimum, maximum)
+    return x
+
+
+def as_bool(name, x):
+    """x, if it is a bool."""
+    if not isinstance(x, bool):
+        raise TypeError(f"{name}: expected a bool, got {type(x).__name__}")
+    return x
+
+
+def as_float(name, x, minimum=None, maximum=None):
+    """x as a number that a float32 has room for, whatever library it comes from."""
+    if isinstance(x, bool) or not isinstance(x, (int, float, torch.SymInt, torch.SymFloat)):
+        x = _converted(name, x, "float", float)
+    if not -LARGEST <= x <= LARGEST:
+        raise ValueError(f"{name}: expected a finite number within the range of float32, got {_shown(x)}")
+    _check_limits(name, x, minimum, maximum)
+    return x
+
+
+def _check_limits(name, x, minimum, maximum):
+    if minimum is not None and x < minimum:
+        raise ValueError(f"{name}: expected at least {minimum}, got {_shown(x)}")
+    if maximum is not None and x > maximum:
+        raise ValueError(f"{name}: expected at most {maximum}, got {_shown(x)}")
+
+
+def _shown(x):
+    """A number as messages show it: of no more digits than somebody would read."""
+    return f"one of {x.bit_length()} bits" if isinstance(x, int) and x.bit_length() > 64 else x
+
+
+def _converted(name, x, kind, convert):
+    """A number of another library; a tensor's would have to come from its device, and a text is none."""
+    if not isinstance(x, (bool, str, bytes, bytearray, torch.Tensor)):
+        try:
+            return convert(x)
+        except TypeError:
+            pass
+        except OverflowError:
+            return math.inf
+    raise TypeError(f"{name}: expected {'an' if kind == 'int' else 'a'} {kind}, got {type(x).__name__}")

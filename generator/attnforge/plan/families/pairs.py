@@ -1,0 +1,108 @@
+"""The gradient of an input that each score may have a value of its own of: a kernel, beside those of both passes."""
+
+from __future__ import annotations
+
+from .. import latent, programs, softmax
+from ..access import Access
+from ..kernel_terms import KernelTerms
+from ..parameters import Kernel, Parameter
+from ..shared_parameters import TILED, SharedParameters
+from ..statements import Block, Branch, Comment, Loop, Statement, needed, reads, serving
+from .family import Pair
+
+
+def kernel(p: SharedParameters, access: Access) -> Pair:
+    """The gradient of an input that each score may have a value of its own of."""
+    a, terms, given = p.analysis, KernelTerms(p.analysis.by_query.spec, "q", pair=access), access.input
+    places = {kind: i for i, kind in enumerate(given.kinds)}
+    batch = f"{given.name}.shape[{places['batch']}]" if "batch" in places else "1"
+    head = next((i for kind, i in places.items() if kind in ("head", "kv_head")), None)
+    heads = "1" if head is None else f"{given.name}.shape[{head}]"
+    (total,) = terms.sums
+    keys = a.keys
+    visited: tuple[Statement, ...] = (Statement("first, _, _, last", keys.call()),)
+    if len(keys.ends) > 1:
+        ends = (("first, _, _, _", "0"), ("_, _, _, last", str(len(keys.ends) - 1)))
+        visited = tuple(Statement(target, keys.call(span)) for target, span in ends)
+    place = f"{total.name}_ptr + place[:, None] * k_total + k_pos[None, :]"
+    keep: tuple[Block, ...] = ()
+    scores = "[BLOCK_M, BLOCK_N]"
+    if terms.keep:
+        keep = (
+            Statement("keep", "(row < q_len)[:, None] & (k_pos < k_len)[None, :]"),
+            *terms.loads("mask"),
+            *terms.keep,
+            Statement("p", "tl.where(keep, p, 0.0)"),
+            *terms.guarded,
+        )
+    body: tuple[Block, ...] = (
+        *programs.tile(a, "q", "q", "BLOCK_D"),
+        *programs.tile(a, "k", "k", "BLOCK_D"),
+        Statement(
+            "score",
+            f"tl.dot(q_tile, k_tile.T, input_precision=PRECISION){a.scaling}",
+            label=scores,
+        ),
+        *latent.scored_at_once(a),
+        *terms.loads("step"),
+        *terms.inward,
+        Statement("row_base", p.storage.head_rows),
+        Statement("lse", "tl.load(lse_ptr + row_base + row, mask=row < q_len, other=0.0)", shape="[BLOCK_M]"),
+        Statement("p", f"tl.exp2(score * {a.scale_log2} - lse[:, None])", label=scores),
+        *keep,
+        *programs.tile(a, "dout", "q", "BLOCK_DV"),
+        *programs.tile(a, "v", "k", "BLOCK_DV"),
+        Statement("dp", "tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)", label=scores),
+        *softmax.passed_back(terms, softmax.kept_anywhere(terms)),
+        Statement("delta", "tl.load(delta_ptr + row_base + row, mask=row < q_len, other=0.0)", shape="[BLOCK_M]"),
+        Statement("ds", "p * (dp - delta[:, None])", label=scores),
+        Statement("before", total.name),
+        *terms.outward,
+        Branch("entries_ptr is not None", (Statement(total.name, f"tl.where(inside, {total.name}, before)"),)),
+    )
+    if p.spec.masks:
+        aligned = "(tl.program_id(2) >= first) & (tl.program_id(2) < last)"
+        shifted = "(k_start + BLOCK_N > first * BLOCK_N) & (k_start < last * BLOCK_N)"
+        visits = Statement("visits", f"{aligned} if entries_ptr is None else {shifted}")
+        body = (*visited, visits, Branch("visits", body))
+    inner = (*a.key_head, *terms.loads("program"), *body)
+    rows = (a.begin, *programs.rows(a, "q"), *programs.rows(a, "k"))
+    sides = (("q_start", "q_len", "BLOCK_M"), ("k_start", "k_len", "BLOCK_N"))
+    met = " & ".join(f"({start} < {count}) & ({start} + {block} > 0)" for start, count, block in sides)
+    within = "((row >= 0) & (row < q_len))[:, None] & ((k_pos >= 0) & (k_pos < k_len))[None, :]"
+    each: tuple[Block, ...] = (
+        Statement("b, h", "own_b * batches + i // heads, own_h * heads + i % heads"),
+        *programs.sequence(a, "q", []),
+        Comment("rows of the tile as the batch entry counts its own"),
+        Statement("q_start, k_start", "own_q_start - q_offset, own_k_start - k_offset"),
+        *needed(rows, {"row", "k_pos"} | reads(inner)),
+        Statement("inside", within),
+        Statement("meets", f"True if entries_ptr is None else {met}"),
+        Branch("meets", inner),
+    )
+    kernel = Kernel(
+        f"backward_{given.name}",
+        (
+            *p.operands("q_desc", "k_desc", "v_desc", "dout_desc"),
+            Parameter(f"{total.name}_ptr", "*fp32", total.name, written=True),
+            Parameter("lse_ptr", "*fp32", "lse"),
+            Parameter("delta_ptr", "*fp32", "delta"),
+            *p.sizes(),
+            Parameter("all_batches", "i32", "q.shape[0]"),
+            Parameter("own_batches", "i32", batch),
+            Parameter("own_heads", "i32", heads),
+            *p.given(terms),
+            *p.dropped(),
+            *p.constants("GROUP", *TILED),
+        ),
+        "portable/backward_pairs.jinja",
+        f"({batch} * {heads}, {p.tiles('q')}, {p.tiles('k')})",
+        blocks={
+            "opened": needed(a.scaled, reads(inner)),
+            "start": programs.zeros(terms, scores),
+            "visit": (Loop("i", "0", "batches * heads", each),),
+            "store": serving(terms.readers(access), (Statement("", f"tl.store({place}, {total.name}, mask=inside)"),)),
+        },
+        texts={"input": given.keyword},
+    )
+    return Pair(access, terms, kernel, batch, heads)

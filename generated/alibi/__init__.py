@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a059027b24d688d7
-#   text hash     51706f08ed2bfbed
+#   content hash  6fcb931aa21ceaf7
+#   text hash     482dfaaa301a80b0
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a059027b24d688d7
-#   text hash     8b6e7370a88bfe41
+#   content hash  6fcb931aa21ceaf7
+#   text hash     b46ab72caa066abd
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

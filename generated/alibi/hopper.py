@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a059027b24d688d7
-#   text hash     adf6624189b4ee48
+#   content hash  6fcb931aa21ceaf7
+#   text hash     03d5a982b8ff8918
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

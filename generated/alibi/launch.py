@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a059027b24d688d7
-#   text hash     8ab50a7950517060
+#   content hash  6fcb931aa21ceaf7
+#   text hash     4cde9083c910f79c
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

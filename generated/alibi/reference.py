@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a059027b24d688d7
-#   text hash     00e0c0886cfb8525
+#   content hash  6fcb931aa21ceaf7
+#   text hash     fd0fdf948b73789f
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cc001b98d2ce55cb
-#   text hash     aa6ee684e082a9f3
+#   content hash  fd71c32ab3369360
+#   text hash     dfc3fc912fd48d5b
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cc001b98d2ce55cb
-#   text hash     2aff689f73782e02
+#   content hash  fd71c32ab3369360
+#   text hash     9e04b669a42ca49b
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

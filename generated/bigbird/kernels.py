@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cc001b98d2ce55cb
-#   text hash     643bc924bb17b623
+#   content hash  fd71c32ab3369360
+#   text hash     d374996c781a2ece
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cc001b98d2ce55cb
-#   text hash     4d266116520ee7c2
+#   content hash  fd71c32ab3369360
+#   text hash     2881ceb85155eaee
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cc001b98d2ce55cb
-#   text hash     eee1b45502f16caa
+#   content hash  fd71c32ab3369360
+#   text hash     f0962509dce772c9
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

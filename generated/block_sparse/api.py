@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b4440badb0fa012f
-#   text hash     3d9872d0a0a028f3
+#   content hash  00ce2e3235de349d
+#   text hash     3aae42b1c755005c
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b4440badb0fa012f
-#   text hash     a3a42d06bbbd1534
+#   content hash  00ce2e3235de349d
+#   text hash     6b50d306f7b5f64a
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b4440badb0fa012f
-#   text hash     0687fb678690ce52
+#   content hash  00ce2e3235de349d
+#   text hash     d4fcf3f9b096e015
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b4440badb0fa012f
-#   text hash     201e3b918fcd7a20
+#   content hash  00ce2e3235de349d
+#   text hash     77b08e01472a7e94
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b4440badb0fa012f
-#   text hash     410ae8806deb3922
+#   content hash  00ce2e3235de349d
+#   text hash     edfd10c1bf42c59f
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

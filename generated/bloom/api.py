@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0a915ac59ce16bf0
-#   text hash     ce88f83e0506705d
+#   content hash  71a0e82841a3dc03
+#   text hash     adb6bd23e1dd90fd
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0a915ac59ce16bf0
-#   text hash     56eaaacf5b7f2da9
+#   content hash  71a0e82841a3dc03
+#   text hash     009e78b9cbf5c0a9
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

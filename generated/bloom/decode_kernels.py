@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0a915ac59ce16bf0
-#   text hash     7e3e127ae65e7205
+#   content hash  71a0e82841a3dc03
+#   text hash     aa8b78ece86e940b
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

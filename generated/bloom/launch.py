@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0a915ac59ce16bf0
-#   text hash     235572a29b16a001
+#   content hash  71a0e82841a3dc03
+#   text hash     ad89664d0ccdc62e
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0a915ac59ce16bf0
-#   text hash     b49c7b4997470704
+#   content hash  71a0e82841a3dc03
+#   text hash     a8aa0589fe7be55e
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

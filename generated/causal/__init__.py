@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  dc43644203de9ad9
-#   text hash     9877bed56a6f8032
+#   content hash  ca6c411f7bbea6ca
+#   text hash     c0dd865bbdf2bf15
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

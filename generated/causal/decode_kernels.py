@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  dc43644203de9ad9
-#   text hash     33fb3aa38cf6bf04
+#   content hash  ca6c411f7bbea6ca
+#   text hash     37482e0266c59468
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

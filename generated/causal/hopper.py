@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  dc43644203de9ad9
-#   text hash     77b03b51e3d2bde5
+#   content hash  ca6c411f7bbea6ca
+#   text hash     53edf554115d90b2
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

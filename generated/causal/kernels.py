@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  dc43644203de9ad9
-#   text hash     32af7a151d1f53f9
+#   content hash  ca6c411f7bbea6ca
+#   text hash     f9472818cf9931de
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

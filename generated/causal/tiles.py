@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  dc43644203de9ad9
-#   text hash     c1cd422ae18be835
+#   content hash  ca6c411f7bbea6ca
+#   text hash     92677c589d8539c1
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

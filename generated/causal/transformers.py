@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  dc43644203de9ad9
-#   text hash     b16189419956bd15
+#   content hash  ca6c411f7bbea6ca
+#   text hash     436be46a1098beb9
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c3d52ac96211c1d5
-#   text hash     3a12df3b985cf1b6
+#   content hash  67c1d6000e73adc0
+#   text hash     039e969e005141f4
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

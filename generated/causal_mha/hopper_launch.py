@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c3d52ac96211c1d5
-#   text hash     2ed8a8065464ab54
+#   content hash  67c1d6000e73adc0
+#   text hash     c5fb28c4d088ac23
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c3d52ac96211c1d5
-#   text hash     67a241632050d9c6
+#   content hash  67c1d6000e73adc0
+#   text hash     10c1227bb97e57b0
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c3d52ac96211c1d5
-#   text hash     c101f0c2c421f18a
+#   content hash  67c1d6000e73adc0
+#   text hash     bd60aaeb10beb661
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c3d52ac96211c1d5
-#   text hash     b709e7aefc386e87
+#   content hash  67c1d6000e73adc0
+#   text hash     c74c9897fbbe37b4
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  32a3d7813c2430ea
-#   text hash     e597484ce991e7df
+#   content hash  d01290c3db6fd75c
+#   text hash     2ab3c3ac02626aa0
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  32a3d7813c2430ea
-#   text hash     4f62d73fd037b5df
+#   content hash  d01290c3db6fd75c
+#   text hash     07948de32ba61449
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

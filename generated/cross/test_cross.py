@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  32a3d7813c2430ea
-#   text hash     e237e10aff59a100
+#   content hash  d01290c3db6fd75c
+#   text hash     70225867d09e7be7
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  32a3d7813c2430ea
-#   text hash     0f1dd5cf0ffb946e
+#   content hash  d01290c3db6fd75c
+#   text hash     c163876ba21aa8b6
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  32a3d7813c2430ea
-#   text hash     26302b6404f41b87
+#   content hash  d01290c3db6fd75c
+#   text hash     8d4b290a25549227
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

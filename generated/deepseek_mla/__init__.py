@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a7990eefe93c8a5c
-#   text hash     1c1361e295c0e365
+#   content hash  a1ec61d55abd58eb
+#   text hash     e02ec4d809af1df9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a7990eefe93c8a5c
-#   text hash     b563edb5ef096126
+#   content hash  a1ec61d55abd58eb
+#   text hash     ab2487e9a32ff966
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

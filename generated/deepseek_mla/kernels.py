@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a7990eefe93c8a5c
-#   text hash     bc3d263651cf927c
+#   content hash  a1ec61d55abd58eb
+#   text hash     85b3e0118a9de426
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

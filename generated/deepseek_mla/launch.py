@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a7990eefe93c8a5c
-#   text hash     e43de753d3c4bd51
+#   content hash  a1ec61d55abd58eb
+#   text hash     6acf4b4c4228abd9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a7990eefe93c8a5c
-#   text hash     bd665c39736561dd
+#   content hash  a1ec61d55abd58eb
+#   text hash     4759356e7880a455
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

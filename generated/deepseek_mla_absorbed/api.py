@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  26fe009138f79a5f
-#   text hash     d099eaf2dffc671a
+#   content hash  dc78bd8f1cc66d19
+#   text hash     88c2a21b27cce10a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  26fe009138f79a5f
-#   text hash     41d331bcf7672c01
+#   content hash  dc78bd8f1cc66d19
+#   text hash     e5af141e570c0229
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

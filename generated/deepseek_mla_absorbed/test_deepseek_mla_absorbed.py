@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  26fe009138f79a5f
-#   text hash     3d6ab20075ac20cd
+#   content hash  dc78bd8f1cc66d19
+#   text hash     a018ad3f46e694d5
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  26fe009138f79a5f
-#   text hash     1d7edfdb2649f76d
+#   content hash  dc78bd8f1cc66d19
+#   text hash     28475720e45d120d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a6260b21e7b4b1e2
-#   text hash     abd44b4749936e11
+#   content hash  568d8abae5ecb6ef
+#   text hash     8750e86293fde653
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

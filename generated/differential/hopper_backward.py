@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a6260b21e7b4b1e2
-#   text hash     cf6006918b1c81d3
+#   content hash  568d8abae5ecb6ef
+#   text hash     669bf63d55eb4236
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a6260b21e7b4b1e2
-#   text hash     063f086c8bb447d5
+#   content hash  568d8abae5ecb6ef
+#   text hash     839679962773e274
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py gets."""
 

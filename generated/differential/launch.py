@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a6260b21e7b4b1e2
-#   text hash     1c288f92546a96e8
+#   content hash  568d8abae5ecb6ef
+#   text hash     bf1ef1ace0df95cb
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a6260b21e7b4b1e2
-#   text hash     850a0fc213cd5fb2
+#   content hash  568d8abae5ecb6ef
+#   text hash     1c80cc6bf1bf6ea5
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

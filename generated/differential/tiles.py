@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a6260b21e7b4b1e2
-#   text hash     e649ed16e3b94437
+#   content hash  568d8abae5ecb6ef
+#   text hash     be7697af484e73b2
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

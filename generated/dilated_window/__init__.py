@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bd47712123613fac
-#   text hash     f51774fd6c9aa468
+#   content hash  0113a12b4bb89522
+#   text hash     e3e13eae1e59c0fa
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bd47712123613fac
-#   text hash     0af1bed7e9a0ec7f
+#   content hash  0113a12b4bb89522
+#   text hash     feb667a2df23a110
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bd47712123613fac
-#   text hash     52ab5aec4e963ea1
+#   content hash  0113a12b4bb89522
+#   text hash     e2a14b66cfa736cf
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

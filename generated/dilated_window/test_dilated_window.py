@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bd47712123613fac
-#   text hash     32cc2e53b5f4df96
+#   content hash  0113a12b4bb89522
+#   text hash     29fed8dad5c3f009
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bd47712123613fac
-#   text hash     fafd45efd284a38a
+#   content hash  0113a12b4bb89522
+#   text hash     9ff4126aa69efd82
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ac4bdd3fcc242bab
-#   text hash     04c075f6d68fa449
+#   content hash  d1d698cc1c3a08da
+#   text hash     cbc394ff581cff8b
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ac4bdd3fcc242bab
-#   text hash     d0c2d7471da50f85
+#   content hash  d1d698cc1c3a08da
+#   text hash     f12710067540378f
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ac4bdd3fcc242bab
-#   text hash     50caa902fa13b637
+#   content hash  d1d698cc1c3a08da
+#   text hash     ef3a66768979305e
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ac4bdd3fcc242bab
-#   text hash     11edde95c8835465
+#   content hash  d1d698cc1c3a08da
+#   text hash     de31adc97105b84e
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0ef1b841eaba0693
-#   text hash     c8cee70691d1a91a
+#   content hash  a2365bf69fc7c807
+#   text hash     4da7bcfc026c50b1
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0ef1b841eaba0693
-#   text hash     f667b8134e936fae
+#   content hash  a2365bf69fc7c807
+#   text hash     bb6b0e1f834909d2
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0ef1b841eaba0693
-#   text hash     c3b5fa57de40dc4d
+#   content hash  a2365bf69fc7c807
+#   text hash     8440eea559564f42
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0ef1b841eaba0693
-#   text hash     7058b9f2b9bbb74d
+#   content hash  a2365bf69fc7c807
+#   text hash     e5b4f46bcf12f115
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0ef1b841eaba0693
-#   text hash     770a286918fd1a4d
+#   content hash  a2365bf69fc7c807
+#   text hash     1e023f3283ef7ee6
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  92394c357d18b295
-#   text hash     81950eaf5544048d
+#   content hash  3fa9729e90f2e400
+#   text hash     08535852aa1b6221
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

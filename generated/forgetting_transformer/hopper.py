@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  92394c357d18b295
-#   text hash     c3a0b8e0284b9b1b
+#   content hash  3fa9729e90f2e400
+#   text hash     c20038df00fcb3ea
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  92394c357d18b295
-#   text hash     8f2848c693622976
+#   content hash  3fa9729e90f2e400
+#   text hash     1224ded1dc5147a7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

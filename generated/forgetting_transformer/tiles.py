@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  92394c357d18b295
-#   text hash     1207694947264585
+#   content hash  3fa9729e90f2e400
+#   text hash     44a6deccbf49d461
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

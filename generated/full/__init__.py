@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1a533515a4207eb8
-#   text hash     c59090c44f95a6f5
+#   content hash  ffcee945ec97c85d
+#   text hash     f3e26af293781af3
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1a533515a4207eb8
-#   text hash     3764e81021109231
+#   content hash  ffcee945ec97c85d
+#   text hash     63f89bdad44ea281
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1a533515a4207eb8
-#   text hash     50b13385b7961b9a
+#   content hash  ffcee945ec97c85d
+#   text hash     3202536cea5160e7
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

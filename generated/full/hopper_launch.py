@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1a533515a4207eb8
-#   text hash     5a0b59a9183bd1d4
+#   content hash  ffcee945ec97c85d
+#   text hash     5b26cc032a570401
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

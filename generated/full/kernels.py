@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1a533515a4207eb8
-#   text hash     1cb6097531e88dc5
+#   content hash  ffcee945ec97c85d
+#   text hash     ddb39dd975a1f24e
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

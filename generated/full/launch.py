@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1a533515a4207eb8
-#   text hash     a30a20ea116e01f1
+#   content hash  ffcee945ec97c85d
+#   text hash     ac6278698891a6c5
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1a533515a4207eb8
-#   text hash     ac3b2012adabc4ff
+#   content hash  ffcee945ec97c85d
+#   text hash     d17d245891e29829
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4eb2022a5bdcc7ec
-#   text hash     c215ab7083bf3be2
+#   content hash  ac02f08fc4c59bd3
+#   text hash     8cf4afe221be51ff
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

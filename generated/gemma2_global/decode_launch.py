@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4eb2022a5bdcc7ec
-#   text hash     03685e268f7b581b
+#   content hash  ac02f08fc4c59bd3
+#   text hash     4cc40920675f20b2
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

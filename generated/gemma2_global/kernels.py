@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4eb2022a5bdcc7ec
-#   text hash     80bf51da94f2cbdc
+#   content hash  ac02f08fc4c59bd3
+#   text hash     a27c5f338b5950d7
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4eb2022a5bdcc7ec
-#   text hash     7bb3ff0eaf6f349e
+#   content hash  ac02f08fc4c59bd3
+#   text hash     e9e45e8d9ce380bb
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4eb2022a5bdcc7ec
-#   text hash     5656b6f74a442c89
+#   content hash  ac02f08fc4c59bd3
+#   text hash     42618daa101161b7
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  99abaf1e7f0354b2
-#   text hash     62b6c7dec9eb1b2c
+#   content hash  66ec78bb9e5367a0
+#   text hash     7928d55ed2302010
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

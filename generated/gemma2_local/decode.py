@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  99abaf1e7f0354b2
-#   text hash     363e1ece6419fb2b
+#   content hash  66ec78bb9e5367a0
+#   text hash     e4d67d90262c3999
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  99abaf1e7f0354b2
-#   text hash     4311d4bab52276b7
+#   content hash  66ec78bb9e5367a0
+#   text hash     c35040bcb1b27fae
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  99abaf1e7f0354b2
-#   text hash     9e22ec21fbad77d0
+#   content hash  66ec78bb9e5367a0
+#   text hash     b3c686186852e3ec
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  99abaf1e7f0354b2
-#   text hash     e5ea20966796f501
+#   content hash  66ec78bb9e5367a0
+#   text hash     f2149608ef105957
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

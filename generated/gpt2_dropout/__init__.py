@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  13b9c4bad9e5f552
-#   text hash     9cfba81e3f0690c3
+#   content hash  6ed0d1c8c86a9b4a
+#   text hash     3e58a7c2481cc369
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

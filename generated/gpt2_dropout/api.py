@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  13b9c4bad9e5f552
-#   text hash     35561423a1eb8492
+#   content hash  6ed0d1c8c86a9b4a
+#   text hash     1adf73354127cff5
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

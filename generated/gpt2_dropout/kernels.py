@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  13b9c4bad9e5f552
-#   text hash     10829ab45ba7a683
+#   content hash  6ed0d1c8c86a9b4a
+#   text hash     06eb09098c5a59ed
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  13b9c4bad9e5f552
-#   text hash     bcbd95ec95a3ec28
+#   content hash  6ed0d1c8c86a9b4a
+#   text hash     3d53806c52ec2787
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  13b9c4bad9e5f552
-#   text hash     f65698b3af694161
+#   content hash  6ed0d1c8c86a9b4a
+#   text hash     82e821d727aa9ad8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8fe52bed4dc2aef2
-#   text hash     e1204f3121167eee
+#   content hash  08e330adb660c10a
+#   text hash     cc380111d0c35235
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8fe52bed4dc2aef2
-#   text hash     3813292635c32619
+#   content hash  08e330adb660c10a
+#   text hash     e83ae9b5f451c9bf
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

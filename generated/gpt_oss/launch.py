@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8fe52bed4dc2aef2
-#   text hash     44ec98ba47ee77bd
+#   content hash  08e330adb660c10a
+#   text hash     350b39ac5d78d9b5
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8fe52bed4dc2aef2
-#   text hash     c750ab82a245dd6d
+#   content hash  08e330adb660c10a
+#   text hash     cc1d7737c3d24843
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8fe52bed4dc2aef2
-#   text hash     7817b9afbe6dd60a
+#   content hash  08e330adb660c10a
+#   text hash     4d8ffcba74db5657
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

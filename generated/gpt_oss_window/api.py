@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bfb269fc1e7b32d6
-#   text hash     348a862b825414fe
+#   content hash  26a266d343d1a79c
+#   text hash     73eeaa8e50d80c80
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bfb269fc1e7b32d6
-#   text hash     3e6c68645fab56de
+#   content hash  26a266d343d1a79c
+#   text hash     a14c54a2ffae08cb
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

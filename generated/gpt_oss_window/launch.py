@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bfb269fc1e7b32d6
-#   text hash     0b0371aef779f1c7
+#   content hash  26a266d343d1a79c
+#   text hash     01a783bff0bcef62
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

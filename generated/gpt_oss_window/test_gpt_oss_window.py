@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bfb269fc1e7b32d6
-#   text hash     3b64d5f018827bd1
+#   content hash  26a266d343d1a79c
+#   text hash     3c1c447c443c48eb
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

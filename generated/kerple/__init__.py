@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ae40abc3627b621e
-#   text hash     0523293cd4c5f685
+#   content hash  8f67990880147676
+#   text hash     8543e3f15f5cf1bf
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

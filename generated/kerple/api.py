@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ae40abc3627b621e
-#   text hash     3122445fb7899721
+#   content hash  8f67990880147676
+#   text hash     3d6248d04890d5b4
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

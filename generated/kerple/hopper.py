@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ae40abc3627b621e
-#   text hash     d00d2e3ca4c2802f
+#   content hash  8f67990880147676
+#   text hash     16a4cfab915c5e02
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

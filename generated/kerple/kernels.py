@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ae40abc3627b621e
-#   text hash     df18b8923293d9e5
+#   content hash  8f67990880147676
+#   text hash     e7f2af0fcbf16ce4
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ae40abc3627b621e
-#   text hash     4b95576dc1f0e483
+#   content hash  8f67990880147676
+#   text hash     0f88892e812fc33f
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

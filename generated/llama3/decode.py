@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  48702d434fa3bfc1
-#   text hash     0eeb57b925d31afd
+#   content hash  f1e35aaa56251cd3
+#   text hash     5410d85cb6e7c403
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

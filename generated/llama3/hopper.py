@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  48702d434fa3bfc1
-#   text hash     90345cbb7be22e4c
+#   content hash  f1e35aaa56251cd3
+#   text hash     3f221411e7bb7be7
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

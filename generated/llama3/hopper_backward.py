@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  48702d434fa3bfc1
-#   text hash     b18da5d467ef2746
+#   content hash  f1e35aaa56251cd3
+#   text hash     3c651d66a13a0945
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  48702d434fa3bfc1
-#   text hash     81a99dcda25d5dc1
+#   content hash  f1e35aaa56251cd3
+#   text hash     40800d4de8ffd88f
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  48702d434fa3bfc1
-#   text hash     59bbf52af42c3db6
+#   content hash  f1e35aaa56251cd3
+#   text hash     a3e7c6246f30e6fb
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

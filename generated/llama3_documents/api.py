@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b7e28beff7b48006
-#   text hash     8309dadcbb5db653
+#   content hash  e3e257f177e4b234
+#   text hash     5cdf33f552c5ff66
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b7e28beff7b48006
-#   text hash     ac4421717bb8494e
+#   content hash  e3e257f177e4b234
+#   text hash     fe6504ae71181228
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

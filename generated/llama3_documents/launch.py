@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b7e28beff7b48006
-#   text hash     46419610679d8f03
+#   content hash  e3e257f177e4b234
+#   text hash     7b28b14fab3bc44b
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

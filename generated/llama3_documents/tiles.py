@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b7e28beff7b48006
-#   text hash     6b26be179da2e436
+#   content hash  e3e257f177e4b234
+#   text hash     ff00b13bbec4c942
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  86715c2dc14ab272
-#   text hash     3d0952a906345adf
+#   content hash  3132abac755389ac
+#   text hash     812894b4fbde35b8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

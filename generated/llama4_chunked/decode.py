@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  86715c2dc14ab272
-#   text hash     037763e1f9669d90
+#   content hash  3132abac755389ac
+#   text hash     c4de700c511bf09e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  86715c2dc14ab272
-#   text hash     056a2661f9a36c8e
+#   content hash  3132abac755389ac
+#   text hash     65f457f9a105a6cd
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  86715c2dc14ab272
-#   text hash     c81e8caf8eb0afbc
+#   content hash  3132abac755389ac
+#   text hash     562ee0fdfbf04b47
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1958972897c2bed7
-#   text hash     12989ce84b44e001
+#   content hash  4eda6b41870157b7
+#   text hash     c196570b2fc0fd93
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

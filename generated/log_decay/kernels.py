@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1958972897c2bed7
-#   text hash     9ed67d389b683104
+#   content hash  4eda6b41870157b7
+#   text hash     a2cd5e9bca8de8ef
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1958972897c2bed7
-#   text hash     3761417919fee9d0
+#   content hash  4eda6b41870157b7
+#   text hash     f08d46997f9b98ed
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1958972897c2bed7
-#   text hash     480dbc558e8b5327
+#   content hash  4eda6b41870157b7
+#   text hash     83fe9c919fa8e5c7
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

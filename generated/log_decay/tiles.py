@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1958972897c2bed7
-#   text hash     74d2df76e7c41db3
+#   content hash  4eda6b41870157b7
+#   text hash     e33d6696f4ce8a45
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

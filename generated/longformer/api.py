@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  fb2b219cb273bac4
-#   text hash     5208648cec697177
+#   content hash  fcf4f387a032b70f
+#   text hash     e03e8a84fc09ce87
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

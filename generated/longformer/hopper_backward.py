@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  fb2b219cb273bac4
-#   text hash     d5311c2ea46b2c6e
+#   content hash  fcf4f387a032b70f
+#   text hash     c7c3afc4f40908fc
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

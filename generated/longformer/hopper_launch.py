@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  fb2b219cb273bac4
-#   text hash     ea2070fdef0a96d1
+#   content hash  fcf4f387a032b70f
+#   text hash     eb2a8629920f7a98
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

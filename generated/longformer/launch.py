@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  fb2b219cb273bac4
-#   text hash     5de634ced89be82a
+#   content hash  fcf4f387a032b70f
+#   text hash     e246e4ec97bdce7a
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  fb2b219cb273bac4
-#   text hash     3e83238a2947c8c9
+#   content hash  fcf4f387a032b70f
+#   text hash     2c241b653c3b7360
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

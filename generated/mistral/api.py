@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d4592c6acaefd5c1
-#   text hash     4d6fd4e42b7bf640
+#   content hash  b76af3de33961db9
+#   text hash     529a66cc94793fe4
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d4592c6acaefd5c1
-#   text hash     d2b5922967891909
+#   content hash  b76af3de33961db9
+#   text hash     6ccdc8af70cf927b
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

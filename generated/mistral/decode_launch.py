@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d4592c6acaefd5c1
-#   text hash     f04c7760c8ff09f2
+#   content hash  b76af3de33961db9
+#   text hash     1df6386b5fed2c9b
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

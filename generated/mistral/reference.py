@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d4592c6acaefd5c1
-#   text hash     2b42ef1d931ff12c
+#   content hash  b76af3de33961db9
+#   text hash     ef0c3d0013ecdd8c
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

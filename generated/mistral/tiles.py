@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d4592c6acaefd5c1
-#   text hash     436c68e60ee2089d
+#   content hash  b76af3de33961db9
+#   text hash     ebfd38ea6b68c8a6
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ffd5dce4ba5252d5
-#   text hash     b15e7ee146b15b09
+#   content hash  f23dc4c44a076468
+#   text hash     a4f924c2d714c62b
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

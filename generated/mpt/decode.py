@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ffd5dce4ba5252d5
-#   text hash     8af6f960cf9a9bf0
+#   content hash  f23dc4c44a076468
+#   text hash     0132d5ae75701899
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

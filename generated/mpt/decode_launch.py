@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ffd5dce4ba5252d5
-#   text hash     9b66c471ad72e005
+#   content hash  f23dc4c44a076468
+#   text hash     ce437dd09f23f5ae
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ffd5dce4ba5252d5
-#   text hash     5f91d897994a2239
+#   content hash  f23dc4c44a076468
+#   text hash     f5744dde85c6c7a8
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

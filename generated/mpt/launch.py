@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ffd5dce4ba5252d5
-#   text hash     17e1f4a1208ff9f2
+#   content hash  f23dc4c44a076468
+#   text hash     1190abf12173fbb8
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a79e88a521f7b528
-#   text hash     7f60c3dbf11626f7
+#   content hash  29917ee3890f1586
+#   text hash     945ce682380a5a30
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py gets."""
 

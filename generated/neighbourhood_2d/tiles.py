@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a79e88a521f7b528
-#   text hash     0764af2edfe2e9c9
+#   content hash  29917ee3890f1586
+#   text hash     c07cf91fe9bc4a7b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

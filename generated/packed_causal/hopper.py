@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0e0c6cabd81ca705
-#   text hash     0dd5583b1fbea3dc
+#   content hash  03c5cd52b59edf58
+#   text hash     7f93100dc49f0ea0
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

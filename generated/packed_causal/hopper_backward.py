@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0e0c6cabd81ca705
-#   text hash     646cb8c02f988b39
+#   content hash  03c5cd52b59edf58
+#   text hash     d353671b4b6972e7
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0e0c6cabd81ca705
-#   text hash     453b71c4c7fc830c
+#   content hash  03c5cd52b59edf58
+#   text hash     499d62a4e4c4ded4
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0e0c6cabd81ca705
-#   text hash     ec6bb62670d79353
+#   content hash  03c5cd52b59edf58
+#   text hash     4a6de156183489c0
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

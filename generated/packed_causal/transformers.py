@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0e0c6cabd81ca705
-#   text hash     19b35cf3af3200bc
+#   content hash  03c5cd52b59edf58
+#   text hash     914886618767589d
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  05ae3feba88a90ea
-#   text hash     b5b56a7555e50f10
+#   content hash  c2fe42006efe5560
+#   text hash     22a73a048d32787f
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

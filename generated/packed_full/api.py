@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  05ae3feba88a90ea
-#   text hash     588f2b615a78d697
+#   content hash  c2fe42006efe5560
+#   text hash     fc4ab8fb8df2ec6f
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

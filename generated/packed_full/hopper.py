@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  05ae3feba88a90ea
-#   text hash     4d10aec878eb2e8a
+#   content hash  c2fe42006efe5560
+#   text hash     b7daf0fd36bca982
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

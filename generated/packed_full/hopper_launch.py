@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  05ae3feba88a90ea
-#   text hash     5192fd214dd887bd
+#   content hash  c2fe42006efe5560
+#   text hash     0a5b46d11d5da1e2
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  05ae3feba88a90ea
-#   text hash     656dbec3c52a1608
+#   content hash  c2fe42006efe5560
+#   text hash     21e73f8e26e5f4bf
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  205600885dd04294
-#   text hash     11df4bc1b2ba386f
+#   content hash  7b386e89727316ab
+#   text hash     9da8e5c23e1535ee
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  205600885dd04294
-#   text hash     fe7fedaf1107ea27
+#   content hash  7b386e89727316ab
+#   text hash     b5abea37ba82109e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

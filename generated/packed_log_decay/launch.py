@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  205600885dd04294
-#   text hash     96025af45844cd03
+#   content hash  7b386e89727316ab
+#   text hash     9b8086db804dd7c4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

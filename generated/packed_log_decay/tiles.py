@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  205600885dd04294
-#   text hash     3ad4dfe8cb7bca47
+#   content hash  7b386e89727316ab
+#   text hash     b375cb114b802293
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6b28b8349ff7466b
-#   text hash     728e79979e591ad2
+#   content hash  f9b711e0b192bd04
+#   text hash     76e68d00e1af1454
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

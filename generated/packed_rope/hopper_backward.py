@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6b28b8349ff7466b
-#   text hash     90ca84aa244ac805
+#   content hash  f9b711e0b192bd04
+#   text hash     018b016b43b1098a
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6b28b8349ff7466b
-#   text hash     d3b3fe41119d4409
+#   content hash  f9b711e0b192bd04
+#   text hash     b0f80563e87628b0
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6b28b8349ff7466b
-#   text hash     765d228656c9e6bb
+#   content hash  f9b711e0b192bd04
+#   text hash     c43dd39715af21de
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6b28b8349ff7466b
-#   text hash     86b30f1874c51f41
+#   content hash  f9b711e0b192bd04
+#   text hash     f3c13c1d8d46b86d
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3f79468b1fdbadbd
-#   text hash     8abe8933ab8f34ca
+#   content hash  45cf21dbba569092
+#   text hash     f58d18097e824a6d
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3f79468b1fdbadbd
-#   text hash     e46a3a09688c05cf
+#   content hash  45cf21dbba569092
+#   text hash     78441349bfc06b77
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3f79468b1fdbadbd
-#   text hash     9b2060ffede8315d
+#   content hash  45cf21dbba569092
+#   text hash     67195a28962b70ac
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

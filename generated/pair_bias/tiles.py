@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3f79468b1fdbadbd
-#   text hash     8aa8ee61522cb084
+#   content hash  45cf21dbba569092
+#   text hash     888fda8defceb559
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3f79468b1fdbadbd
-#   text hash     dc879b2a79f3473e
+#   content hash  45cf21dbba569092
+#   text hash     289a584c90da486d
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  aeb4859a4c67a988
-#   text hash     4ead63904c316702
+#   content hash  35d3d7af31dbbaf6
+#   text hash     38c23858612ba625
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  aeb4859a4c67a988
-#   text hash     8c6ad0346c7013ed
+#   content hash  35d3d7af31dbbaf6
+#   text hash     98abb6850adf4736
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  aeb4859a4c67a988
-#   text hash     b388681c349c37a4
+#   content hash  35d3d7af31dbbaf6
+#   text hash     192f24250d657956
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

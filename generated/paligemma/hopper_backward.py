@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  aeb4859a4c67a988
-#   text hash     cbaeb91657e5643d
+#   content hash  35d3d7af31dbbaf6
+#   text hash     4dec7d967814f6a6
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

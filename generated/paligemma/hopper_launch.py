@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  aeb4859a4c67a988
-#   text hash     70a180fc19c9d290
+#   content hash  35d3d7af31dbbaf6
+#   text hash     73d96a493db35c72
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py gets."""
 

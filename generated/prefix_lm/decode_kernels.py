@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  23971edf429c92b0
-#   text hash     e72667c8082189fc
+#   content hash  1328cd70e0c8f4d7
+#   text hash     6a12e94c4b4dad6e
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

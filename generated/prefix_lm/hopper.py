@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  23971edf429c92b0
-#   text hash     ab58007164c1a4a5
+#   content hash  1328cd70e0c8f4d7
+#   text hash     b177816359fa88d4
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

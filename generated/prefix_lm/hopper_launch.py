@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  23971edf429c92b0
-#   text hash     3ffc6517c266e7de
+#   content hash  1328cd70e0c8f4d7
+#   text hash     4a40c111e0aceeff
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py gets."""
 

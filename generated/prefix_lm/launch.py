@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  23971edf429c92b0
-#   text hash     621caaf864b635bc
+#   content hash  1328cd70e0c8f4d7
+#   text hash     9dd4194479e14848
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  23971edf429c92b0
-#   text hash     f2f4ebba4d448c53
+#   content hash  1328cd70e0c8f4d7
+#   text hash     600a1b3faaa3c2fb
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2bd221493ac079ee
-#   text hash     5d6aa4cacc7e1814
+#   content hash  b865d2877eeee3e0
+#   text hash     add77d817bd31c38
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2bd221493ac079ee
-#   text hash     1fa077347f2cd0dd
+#   content hash  b865d2877eeee3e0
+#   text hash     6772f3741861fc0f
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

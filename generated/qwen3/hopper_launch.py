@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2bd221493ac079ee
-#   text hash     b832e25c3d7e013b
+#   content hash  b865d2877eeee3e0
+#   text hash     38d3d8ffb2f2fc02
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py gets."""
 

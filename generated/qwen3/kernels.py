@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2bd221493ac079ee
-#   text hash     bf7c6a537400051e
+#   content hash  b865d2877eeee3e0
+#   text hash     035af1f0de2c77bb
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

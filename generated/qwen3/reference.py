@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2bd221493ac079ee
-#   text hash     62ad0781f90f67dd
+#   content hash  b865d2877eeee3e0
+#   text hash     886c689afc91c9fb
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  346546903ad7b5ef
-#   text hash     660c2526f409da2b
+#   content hash  1e5435299745e28d
+#   text hash     bfdc00e434c5a79a
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  346546903ad7b5ef
-#   text hash     96edc6e694b5a4d4
+#   content hash  1e5435299745e28d
+#   text hash     85c4bb118456cadb
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  346546903ad7b5ef
-#   text hash     eb2644a98bbedb39
+#   content hash  1e5435299745e28d
+#   text hash     e11e746d6f3b190d
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

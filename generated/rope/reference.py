@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  346546903ad7b5ef
-#   text hash     d2e5cba2a5a455f4
+#   content hash  1e5435299745e28d
+#   text hash     43c244f876084c3e
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  346546903ad7b5ef
-#   text hash     f1eda370dd919ab4
+#   content hash  1e5435299745e28d
+#   text hash     0d18bfd5432d87bc
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

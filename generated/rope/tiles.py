@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  346546903ad7b5ef
-#   text hash     21ed78b5d031618e
+#   content hash  1e5435299745e28d
+#   text hash     3b48191492688313
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

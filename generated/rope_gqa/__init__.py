@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  014578210f804e98
-#   text hash     47e7e00f039bdb46
+#   content hash  ed0eae6bf46e7a78
+#   text hash     aed14bea95fe9ce5
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  014578210f804e98
-#   text hash     64ce7ea6186271da
+#   content hash  ed0eae6bf46e7a78
+#   text hash     a917a02a3b334a68
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  014578210f804e98
-#   text hash     d3121845e08e1a23
+#   content hash  ed0eae6bf46e7a78
+#   text hash     638d62381b51ffee
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

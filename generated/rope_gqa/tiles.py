@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  014578210f804e98
-#   text hash     f0d2711a15da9a2a
+#   content hash  ed0eae6bf46e7a78
+#   text hash     88546cbdfc74bd01
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

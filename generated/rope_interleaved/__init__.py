@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  29de16f586eb94de
-#   text hash     9ddc29d9b9ad933b
+#   content hash  c76829b8f3caaa88
+#   text hash     529a7efb22d397b7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

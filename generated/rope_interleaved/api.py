@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  29de16f586eb94de
-#   text hash     4718e556f8d4a7c1
+#   content hash  c76829b8f3caaa88
+#   text hash     034928863badd810
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

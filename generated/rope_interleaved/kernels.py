@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  29de16f586eb94de
-#   text hash     17d06bf8fcab0cc9
+#   content hash  c76829b8f3caaa88
+#   text hash     e94398ebff3e067f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

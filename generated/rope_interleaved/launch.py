@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  29de16f586eb94de
-#   text hash     7f11fa8232c39052
+#   content hash  c76829b8f3caaa88
+#   text hash     d7cd56f437dc14f9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  29de16f586eb94de
-#   text hash     ba85bb084235feb7
+#   content hash  c76829b8f3caaa88
+#   text hash     88672df45d830eda
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

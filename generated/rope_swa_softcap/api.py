@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  05cc450d4ccf0fe7
-#   text hash     724f96d03fbfe39e
+#   content hash  bb576466a763640b
+#   text hash     da0257e76dfd3bc8
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

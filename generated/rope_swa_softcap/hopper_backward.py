@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  05cc450d4ccf0fe7
-#   text hash     7a226b9d3d0daaa2
+#   content hash  bb576466a763640b
+#   text hash     aaebee36cd3e08c4
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

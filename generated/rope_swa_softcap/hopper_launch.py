@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  05cc450d4ccf0fe7
-#   text hash     7488a3e70c20c46c
+#   content hash  bb576466a763640b
+#   text hash     35dbf4f62630737f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  05cc450d4ccf0fe7
-#   text hash     7d0c741402b695a5
+#   content hash  bb576466a763640b
+#   text hash     6c3a493299bf7337
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

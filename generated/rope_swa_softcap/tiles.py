@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  05cc450d4ccf0fe7
-#   text hash     513504dd372a0ba6
+#   content hash  bb576466a763640b
+#   text hash     8551e152347c5140
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

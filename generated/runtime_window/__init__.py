@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  870de3c1f46dd372
-#   text hash     734956bb3ee26c75
+#   content hash  06f2c1766812c109
+#   text hash     92ffc4ef2c963fa8
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  870de3c1f46dd372
-#   text hash     5595fcc1fa0b1865
+#   content hash  06f2c1766812c109
+#   text hash     eac4c0b0e64ff0c8
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

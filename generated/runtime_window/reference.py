@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  870de3c1f46dd372
-#   text hash     4333f96509e26d5b
+#   content hash  06f2c1766812c109
+#   text hash     a45d94bcfcaaa084
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  870de3c1f46dd372
-#   text hash     4023cfe47750151e
+#   content hash  06f2c1766812c109
+#   text hash     081821755ec67e33
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  870de3c1f46dd372
-#   text hash     be0b0a8cdf79493e
+#   content hash  06f2c1766812c109
+#   text hash     91bdab4ed4b08933
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9f946a7ceee745b0
-#   text hash     aaf245751082b890
+#   content hash  e5137b1df7bf4805
+#   text hash     aacc8eeb6aca6395
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

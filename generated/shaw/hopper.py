@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9f946a7ceee745b0
-#   text hash     071ac323ce5f97e4
+#   content hash  e5137b1df7bf4805
+#   text hash     3100fa266ff6cb14
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9f946a7ceee745b0
-#   text hash     b9910a16a13728fd
+#   content hash  e5137b1df7bf4805
+#   text hash     ab7166b26d98d13d
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9f946a7ceee745b0
-#   text hash     9a3a21276d1d62b4
+#   content hash  e5137b1df7bf4805
+#   text hash     4ae158837913b11f
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

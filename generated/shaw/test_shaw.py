@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9f946a7ceee745b0
-#   text hash     7b3fc1aba6b41f8a
+#   content hash  e5137b1df7bf4805
+#   text hash     da7d64d59ef73b6a
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

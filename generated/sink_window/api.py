@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  57c76b0f26e90e4d
-#   text hash     f3c75287be7a9f01
+#   content hash  7493a6476ef56dc9
+#   text hash     71d99e7d7b683599
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

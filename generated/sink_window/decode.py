@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  57c76b0f26e90e4d
-#   text hash     04c009119ba99c39
+#   content hash  7493a6476ef56dc9
+#   text hash     cc0c5302868715b1
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

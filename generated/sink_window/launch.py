@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  57c76b0f26e90e4d
-#   text hash     c2fc7d06b4aa0db9
+#   content hash  7493a6476ef56dc9
+#   text hash     3d01f1b0b426f68d
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

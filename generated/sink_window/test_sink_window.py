@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  57c76b0f26e90e4d
-#   text hash     b58e71dd0c9917d8
+#   content hash  7493a6476ef56dc9
+#   text hash     9a6f34ccc4abc0db
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  57c76b0f26e90e4d
-#   text hash     bfc819e36adf8f6c
+#   content hash  7493a6476ef56dc9
+#   text hash     2ca5d7ca889b6890
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

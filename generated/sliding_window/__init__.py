@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  25530ff755e856b0
-#   text hash     2a2080214b42a976
+#   content hash  e7a50f460e2df3e2
+#   text hash     b0c52bc6e97b2ad3
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

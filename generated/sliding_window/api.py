@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  25530ff755e856b0
-#   text hash     54243f8bac94e7b5
+#   content hash  e7a50f460e2df3e2
+#   text hash     05e6049ee17dc9d4
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

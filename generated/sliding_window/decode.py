@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  25530ff755e856b0
-#   text hash     5af5584568d9ead7
+#   content hash  e7a50f460e2df3e2
+#   text hash     28169dc11e4df6e9
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  25530ff755e856b0
-#   text hash     b6de93d827e35a7d
+#   content hash  e7a50f460e2df3e2
+#   text hash     a4a2f507ff99039f
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

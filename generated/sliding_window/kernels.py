@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  25530ff755e856b0
-#   text hash     2e7ed29c58d835fd
+#   content hash  e7a50f460e2df3e2
+#   text hash     a352889d4983d059
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a43172e9e3414a9c
-#   text hash     e51aa833b853c49a
+#   content hash  b32cf3a87e392555
+#   text hash     4eabe84edfde360d
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

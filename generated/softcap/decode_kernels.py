@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a43172e9e3414a9c
-#   text hash     0a85147c61bc9654
+#   content hash  b32cf3a87e392555
+#   text hash     ea87a0156fff1be3
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a43172e9e3414a9c
-#   text hash     fc0a987c1a7b61ce
+#   content hash  b32cf3a87e392555
+#   text hash     3f554e802570694b
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a43172e9e3414a9c
-#   text hash     51cae2733d6eb498
+#   content hash  b32cf3a87e392555
+#   text hash     b5b44e6a453f55af
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a43172e9e3414a9c
-#   text hash     ac1e30a74ea96c5c
+#   content hash  b32cf3a87e392555
+#   text hash     79b0391264617a79
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

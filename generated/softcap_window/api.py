@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0841a95d6e47de19
-#   text hash     72b6acdab90768c7
+#   content hash  6cce9fc43981553e
+#   text hash     2ae8f6061d9d22be
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

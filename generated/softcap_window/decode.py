@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0841a95d6e47de19
-#   text hash     67d54ef8a295c4b6
+#   content hash  6cce9fc43981553e
+#   text hash     86d21017b6990e82
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

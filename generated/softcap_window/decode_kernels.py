@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0841a95d6e47de19
-#   text hash     4d09ce44878696a6
+#   content hash  6cce9fc43981553e
+#   text hash     89ee51f87e3cc314
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

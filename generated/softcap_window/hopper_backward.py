@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0841a95d6e47de19
-#   text hash     c32cf573dce7c822
+#   content hash  6cce9fc43981553e
+#   text hash     8e9d50a9286590cf
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0841a95d6e47de19
-#   text hash     2a738e32972169ec
+#   content hash  6cce9fc43981553e
+#   text hash     cc209a6a8a5cb474
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

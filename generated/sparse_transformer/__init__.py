@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  895f280e9675b665
-#   text hash     4cfa1a295b06b951
+#   content hash  3695c100e7072681
+#   text hash     17a68a644b694f2f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

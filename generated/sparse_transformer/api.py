@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  895f280e9675b665
-#   text hash     fe6506a96b5d0e21
+#   content hash  3695c100e7072681
+#   text hash     a67d04e6824d65c8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  895f280e9675b665
-#   text hash     7baacd40c5da3f6f
+#   content hash  3695c100e7072681
+#   text hash     0f4f861b90c805fb
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

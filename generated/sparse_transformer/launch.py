@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  895f280e9675b665
-#   text hash     8f3b9c946c651548
+#   content hash  3695c100e7072681
+#   text hash     544237579fdf777d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  895f280e9675b665
-#   text hash     dfd22d749acf5d26
+#   content hash  3695c100e7072681
+#   text hash     7427138120e3c449
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cf615423e09ab058
-#   text hash     66d38c7908b700ca
+#   content hash  b246b6218761c8af
+#   text hash     5aa7258a83e5774a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

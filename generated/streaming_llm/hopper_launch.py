@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cf615423e09ab058
-#   text hash     ee0363dd1543e096
+#   content hash  b246b6218761c8af
+#   text hash     8d6b6fa81c97df1f
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cf615423e09ab058
-#   text hash     630c2b1269eb1852
+#   content hash  b246b6218761c8af
+#   text hash     b86d23047994a1c8
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cf615423e09ab058
-#   text hash     9e30515360369415
+#   content hash  b246b6218761c8af
+#   text hash     5a3ac309f477a766
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

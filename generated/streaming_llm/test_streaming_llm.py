@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cf615423e09ab058
-#   text hash     fdd5daf90309f2d9
+#   content hash  b246b6218761c8af
+#   text hash     8ffebfe79a3a2c64
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  664bce866c0b2a4f
-#   text hash     88f218ddbd306cc3
+#   content hash  6856bf7e978d20a0
+#   text hash     89a09551662b63b5
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  664bce866c0b2a4f
-#   text hash     2e4258b0e6ce346c
+#   content hash  6856bf7e978d20a0
+#   text hash     41a4051564cdd1f6
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

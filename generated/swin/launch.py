@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  664bce866c0b2a4f
-#   text hash     6d7a444d271e6385
+#   content hash  6856bf7e978d20a0
+#   text hash     628451c51a0f5c6d
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

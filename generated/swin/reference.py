@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  664bce866c0b2a4f
-#   text hash     02410212c20b433c
+#   content hash  6856bf7e978d20a0
+#   text hash     57e1440276127aa5
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

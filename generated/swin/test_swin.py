@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  664bce866c0b2a4f
-#   text hash     b4b5cfedf30faa5a
+#   content hash  6856bf7e978d20a0
+#   text hash     ed23811bd9b7bc26
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

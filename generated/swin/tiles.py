@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  664bce866c0b2a4f
-#   text hash     d8ea64acb9056f76
+#   content hash  6856bf7e978d20a0
+#   text hash     2d252355e2d3e8f0
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

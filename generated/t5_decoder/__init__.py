@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3c064927ae19e8de
-#   text hash     1d5f948bed13d53d
+#   content hash  1f20e9d489154558
+#   text hash     adf62a2f389aeb69
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

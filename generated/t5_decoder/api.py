@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3c064927ae19e8de
-#   text hash     5c7ba986b8178eb7
+#   content hash  1f20e9d489154558
+#   text hash     6550d70ac15f8231
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3c064927ae19e8de
-#   text hash     311bc316827bf97a
+#   content hash  1f20e9d489154558
+#   text hash     07cfbc8ae6622cef
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3c064927ae19e8de
-#   text hash     8e53c0ec82a78d5d
+#   content hash  1f20e9d489154558
+#   text hash     e2ed6a1eb5dd0a62
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  883e11ed2618fb0a
-#   text hash     4f6e9a22381511e1
+#   content hash  63b053dbdb17f458
+#   text hash     cdb7f7fb2da3919b
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

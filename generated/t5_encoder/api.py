@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  883e11ed2618fb0a
-#   text hash     4ac847b05f2f8d2c
+#   content hash  63b053dbdb17f458
+#   text hash     f46231a72e168aa0
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  883e11ed2618fb0a
-#   text hash     098f6b350c5d4ca3
+#   content hash  63b053dbdb17f458
+#   text hash     eae236cf7618c89b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

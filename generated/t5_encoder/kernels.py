@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  883e11ed2618fb0a
-#   text hash     f8cec468941dfd08
+#   content hash  63b053dbdb17f458
+#   text hash     90a7db32a89e5e22
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

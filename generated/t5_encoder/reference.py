@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  883e11ed2618fb0a
-#   text hash     e787604af2dc5ad2
+#   content hash  63b053dbdb17f458
+#   text hash     281b1832091307cc
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  316b4771ae895d6e
-#   text hash     024aa13d6d3382e9
+#   content hash  b2651d13ab10a4b9
+#   text hash     8d976b144ef0de84
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  316b4771ae895d6e
-#   text hash     b596e36550314399
+#   content hash  b2651d13ab10a4b9
+#   text hash     2251be6b8c9f85f6
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

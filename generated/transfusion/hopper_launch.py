@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  316b4771ae895d6e
-#   text hash     8f50c1d8f97f4edc
+#   content hash  b2651d13ab10a4b9
+#   text hash     6bb812de5c65c439
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  316b4771ae895d6e
-#   text hash     a6ffad176b3b2bd1
+#   content hash  b2651d13ab10a4b9
+#   text hash     2cfa1aa46c3ba553
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  316b4771ae895d6e
-#   text hash     46ccb8c809831b3f
+#   content hash  b2651d13ab10a4b9
+#   text hash     4bfa727fcf75e9d9
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

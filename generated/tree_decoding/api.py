@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d7189e20ac5f81bc
-#   text hash     965b4cf3024de264
+#   content hash  e6464187ec8e7112
+#   text hash     1ac4d0f0e212d432
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

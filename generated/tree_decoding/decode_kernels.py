@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d7189e20ac5f81bc
-#   text hash     647bb947a1f187ac
+#   content hash  e6464187ec8e7112
+#   text hash     f7914cd27bb907b0
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d7189e20ac5f81bc
-#   text hash     65cb6385fc744f75
+#   content hash  e6464187ec8e7112
+#   text hash     3d96df6e91242908
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d7189e20ac5f81bc
-#   text hash     e9c346fcba0e9740
+#   content hash  e6464187ec8e7112
+#   text hash     1f65a403eb0f3bfe
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d7189e20ac5f81bc
-#   text hash     f87f8b12a979ab23
+#   content hash  e6464187ec8e7112
+#   text hash     369c521d26b5d316
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6fcb931aa21ceaf7
-#   text hash     482dfaaa301a80b0
+#   content hash  0b3b1349b320ff88
+#   text hash     6f73474742671148
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

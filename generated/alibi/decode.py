@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6fcb931aa21ceaf7
-#   text hash     f3ea97f778a148ff
+#   content hash  0b3b1349b320ff88
+#   text hash     197af0df1812a300
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6fcb931aa21ceaf7
-#   text hash     4cde9083c910f79c
+#   content hash  0b3b1349b320ff88
+#   text hash     1b10a9b2d82f3552
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6fcb931aa21ceaf7
-#   text hash     fd0fdf948b73789f
+#   content hash  0b3b1349b320ff88
+#   text hash     9c8207a7ef7c0077
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

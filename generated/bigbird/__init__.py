@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fd71c32ab3369360
-#   text hash     dfc3fc912fd48d5b
+#   content hash  5c34d6b0e7fdea63
+#   text hash     a53748f51254d28f
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

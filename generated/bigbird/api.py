@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fd71c32ab3369360
-#   text hash     9e04b669a42ca49b
+#   content hash  5c34d6b0e7fdea63
+#   text hash     04820321cb786f98
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -46,19 +46,7 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_block_mask, scale, return_
     """What `attention` does; names from the spec begin with `in_` from here on, as in the kernels."""
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = arguments.cast(q), arguments.cast(k), arguments.cast(v)
-    arguments.check_operands(
-        q,
-        k,
-        v,
-        axes=(
-            "batch",
-            "tokens",
-            "heads",
-            "head size",
-        ),
-        grouped=False,
-        widest=(512, 512),
-    )
+    arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=False, widest=(512, 512))
     B = q.shape[0]
     Tq = q.shape[1]
     Tk = k.shape[1]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fd71c32ab3369360
-#   text hash     d374996c781a2ece
+#   content hash  5c34d6b0e7fdea63
+#   text hash     187ba0f218bdb32b
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fd71c32ab3369360
-#   text hash     2881ceb85155eaee
+#   content hash  5c34d6b0e7fdea63
+#   text hash     bfab8b494f565474
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fd71c32ab3369360
-#   text hash     f0962509dce772c9
+#   content hash  5c34d6b0e7fdea63
+#   text hash     58394fce6bb8fd20
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

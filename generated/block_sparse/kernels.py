@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  00ce2e3235de349d
-#   text hash     6b50d306f7b5f64a
+#   content hash  ea6929e6e69374d6
+#   text hash     f3590cde0933ed72
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  00ce2e3235de349d
-#   text hash     edfd10c1bf42c59f
+#   content hash  ea6929e6e69374d6
+#   text hash     966d6f09a579eb2b
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

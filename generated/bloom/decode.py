@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  71a0e82841a3dc03
-#   text hash     009e78b9cbf5c0a9
+#   content hash  5fd0b11d55f74152
+#   text hash     c463395792de5be6
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  71a0e82841a3dc03
-#   text hash     aa8b78ece86e940b
+#   content hash  5fd0b11d55f74152
+#   text hash     2d823132bf295d04
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

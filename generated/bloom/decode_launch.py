@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  71a0e82841a3dc03
-#   text hash     b557375b2d35a7ad
+#   content hash  5fd0b11d55f74152
+#   text hash     0bbf14735bbb9417
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  71a0e82841a3dc03
-#   text hash     ad89664d0ccdc62e
+#   content hash  5fd0b11d55f74152
+#   text hash     caec5e699468917b
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  71a0e82841a3dc03
-#   text hash     a8aa0589fe7be55e
+#   content hash  5fd0b11d55f74152
+#   text hash     4d7111ee35d048bf
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ca6c411f7bbea6ca
-#   text hash     f73fa694071b79f1
+#   content hash  539cb8198a90afda
+#   text hash     b6d731211c82b73d
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

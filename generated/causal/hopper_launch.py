@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ca6c411f7bbea6ca
-#   text hash     ea9de8f160d8a6e9
+#   content hash  539cb8198a90afda
+#   text hash     c400b5646bcf8d4c
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

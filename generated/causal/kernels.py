@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ca6c411f7bbea6ca
-#   text hash     f9472818cf9931de
+#   content hash  539cb8198a90afda
+#   text hash     2ea28811ded2504b
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ca6c411f7bbea6ca
-#   text hash     5516bb1ba76a0ab0
+#   content hash  539cb8198a90afda
+#   text hash     60af9c10623c2abe
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

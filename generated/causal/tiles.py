@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ca6c411f7bbea6ca
-#   text hash     92677c589d8539c1
+#   content hash  539cb8198a90afda
+#   text hash     8807e357ae866129
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ca6c411f7bbea6ca
-#   text hash     436be46a1098beb9
+#   content hash  539cb8198a90afda
+#   text hash     8de6c15423fc05a9
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

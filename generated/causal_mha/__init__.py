@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  67c1d6000e73adc0
-#   text hash     039e969e005141f4
+#   content hash  8b94899fef5597aa
+#   text hash     900d924c0a0336f5
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  67c1d6000e73adc0
-#   text hash     401a2cd59153d716
+#   content hash  8b94899fef5597aa
+#   text hash     02c388d5c877d42b
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -39,19 +39,7 @@ def attention(
     """
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = arguments.cast(q), arguments.cast(k), arguments.cast(v)
-    arguments.check_operands(
-        q,
-        k,
-        v,
-        axes=(
-            "batch",
-            "tokens",
-            "heads",
-            "head size",
-        ),
-        grouped=False,
-        widest=(512, 512),
-    )
+    arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=False, widest=(512, 512))
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1])
     else:

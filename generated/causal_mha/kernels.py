@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  67c1d6000e73adc0
-#   text hash     e5ee7af71580854f
+#   content hash  8b94899fef5597aa
+#   text hash     40952939ad039eb0
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  67c1d6000e73adc0
-#   text hash     10c1227bb97e57b0
+#   content hash  8b94899fef5597aa
+#   text hash     caad782734a043ca
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

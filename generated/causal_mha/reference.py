@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  67c1d6000e73adc0
-#   text hash     bd60aaeb10beb661
+#   content hash  8b94899fef5597aa
+#   text hash     35fbfba438e57178
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d01290c3db6fd75c
-#   text hash     f04d77f248e454f4
+#   content hash  e1eb23e804c352df
+#   text hash     2c8c6e1b0234f84b
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

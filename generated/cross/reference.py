@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d01290c3db6fd75c
-#   text hash     07948de32ba61449
+#   content hash  e1eb23e804c352df
+#   text hash     92f5db8645e8cfc7
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d01290c3db6fd75c
-#   text hash     70225867d09e7be7
+#   content hash  e1eb23e804c352df
+#   text hash     a33d6abd6aa6fb87
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

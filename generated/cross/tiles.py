@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d01290c3db6fd75c
-#   text hash     c163876ba21aa8b6
+#   content hash  e1eb23e804c352df
+#   text hash     9edc20c6707c18fb
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

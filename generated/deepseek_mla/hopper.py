@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a1ec61d55abd58eb
-#   text hash     f54493cf5aed83f2
+#   content hash  8552cf8a00123394
+#   text hash     e66ef91aa3689de1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

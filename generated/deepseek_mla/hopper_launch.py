@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a1ec61d55abd58eb
-#   text hash     d94b240c4998fb59
+#   content hash  8552cf8a00123394
+#   text hash     5f2d3a6c6b379a23
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py gets."""
 

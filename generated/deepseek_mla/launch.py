@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a1ec61d55abd58eb
-#   text hash     6acf4b4c4228abd9
+#   content hash  8552cf8a00123394
+#   text hash     0c3160afe5b69356
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

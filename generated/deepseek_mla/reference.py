@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a1ec61d55abd58eb
-#   text hash     4c5bacb9720afb8b
+#   content hash  8552cf8a00123394
+#   text hash     bc34757b2959cb99
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a1ec61d55abd58eb
-#   text hash     4759356e7880a455
+#   content hash  8552cf8a00123394
+#   text hash     9635392ae83a54fc
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  dc78bd8f1cc66d19
-#   text hash     424729caba80927f
+#   content hash  4a06e30e3321b1c6
+#   text hash     6d7d2a462c25a6f3
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the latent ones.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  dc78bd8f1cc66d19
-#   text hash     d52a57ae92d1c2e9
+#   content hash  4a06e30e3321b1c6
+#   text hash     ed018dedb37d196b
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the
 latent ones.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  dc78bd8f1cc66d19
-#   text hash     88d36ff71c002816
+#   content hash  4a06e30e3321b1c6
+#   text hash     93eb39bd27cf91e5
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  dc78bd8f1cc66d19
-#   text hash     e5af141e570c0229
+#   content hash  4a06e30e3321b1c6
+#   text hash     dd4562ba07b90201
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  dc78bd8f1cc66d19
-#   text hash     28475720e45d120d
+#   content hash  4a06e30e3321b1c6
+#   text hash     d314f3cd9771f5e4
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

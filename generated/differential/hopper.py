@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  568d8abae5ecb6ef
-#   text hash     8750e86293fde653
+#   content hash  20c143abd680b9e9
+#   text hash     6c5bf0d2450180eb
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

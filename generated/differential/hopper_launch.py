@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  568d8abae5ecb6ef
-#   text hash     839679962773e274
+#   content hash  20c143abd680b9e9
+#   text hash     eac42d43e7dcbdc0
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  568d8abae5ecb6ef
-#   text hash     bf1ef1ace0df95cb
+#   content hash  20c143abd680b9e9
+#   text hash     5999c2a7a958bb7b
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

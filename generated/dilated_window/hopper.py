@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  0113a12b4bb89522
-#   text hash     3daef5eb6d3dbe1f
+#   content hash  510e91f54bdb7191
+#   text hash     f3f0b4e168e998de
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  0113a12b4bb89522
-#   text hash     864563ef5f609f1c
+#   content hash  510e91f54bdb7191
+#   text hash     6acb35add7ef94b8
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  0113a12b4bb89522
-#   text hash     29fed8dad5c3f009
+#   content hash  510e91f54bdb7191
+#   text hash     4db9e9cc02d6486f
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  0113a12b4bb89522
-#   text hash     9ff4126aa69efd82
+#   content hash  510e91f54bdb7191
+#   text hash     f35a34c0505d246d
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

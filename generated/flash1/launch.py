@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d1d698cc1c3a08da
-#   text hash     b9414caef38a58df
+#   content hash  a87cd330eeb65fb7
+#   text hash     5ff7aa3576970201
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d1d698cc1c3a08da
-#   text hash     d67e2d87fa630fb8
+#   content hash  a87cd330eeb65fb7
+#   text hash     e1e72e594d7ad673
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  a2365bf69fc7c807
-#   text hash     2bd4648cc61460a6
+#   content hash  ad21a435c574f643
+#   text hash     c4cfd8d07bdd4880
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

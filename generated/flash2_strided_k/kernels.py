@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  a2365bf69fc7c807
-#   text hash     bb6b0e1f834909d2
+#   content hash  ad21a435c574f643
+#   text hash     9851e4a5c9a6ef5d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

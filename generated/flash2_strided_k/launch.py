@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  a2365bf69fc7c807
-#   text hash     7295e5bd572ddc96
+#   content hash  ad21a435c574f643
+#   text hash     825aac7ffbfc5ac9
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

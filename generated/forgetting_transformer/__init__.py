@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3fa9729e90f2e400
-#   text hash     c278c11983fbdd48
+#   content hash  9cd17c99391d5169
+#   text hash     878f864d07d3ecb0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

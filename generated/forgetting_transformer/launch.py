@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3fa9729e90f2e400
-#   text hash     314142684bb86acd
+#   content hash  9cd17c99391d5169
+#   text hash     1781f260e96ac93e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

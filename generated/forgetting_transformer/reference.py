@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3fa9729e90f2e400
-#   text hash     4cb4b05ac49b2d5a
+#   content hash  9cd17c99391d5169
+#   text hash     296408dae9585da9
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3fa9729e90f2e400
-#   text hash     405e71dbe6a0a673
+#   content hash  9cd17c99391d5169
+#   text hash     0383b30eb154dd94
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ffcee945ec97c85d
-#   text hash     f3e26af293781af3
+#   content hash  0242831f13757328
+#   text hash     6aa9461567f23b37
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ffcee945ec97c85d
-#   text hash     3202536cea5160e7
+#   content hash  0242831f13757328
+#   text hash     b1bb24ec6ae62b54
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ffcee945ec97c85d
-#   text hash     8a70a391f3ef0e8f
+#   content hash  0242831f13757328
+#   text hash     aa047fa0a92c785d
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ffcee945ec97c85d
-#   text hash     5b26cc032a570401
+#   content hash  0242831f13757328
+#   text hash     35fc8faed126774b
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

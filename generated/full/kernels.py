@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ffcee945ec97c85d
-#   text hash     ddb39dd975a1f24e
+#   content hash  0242831f13757328
+#   text hash     da49c95dcd05cb64
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

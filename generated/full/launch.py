@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ffcee945ec97c85d
-#   text hash     ac6278698891a6c5
+#   content hash  0242831f13757328
+#   text hash     d855b6fb1c3c07c5
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ffcee945ec97c85d
-#   text hash     e06c2f696684a164
+#   content hash  0242831f13757328
+#   text hash     d67eb56e1c13fbcf
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ac02f08fc4c59bd3
-#   text hash     3c28dde922634d14
+#   content hash  e21b2a6e2606df0a
+#   text hash     7358a3993f0fb76f
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

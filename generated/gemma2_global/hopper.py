@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ac02f08fc4c59bd3
-#   text hash     4513efa700e498ea
+#   content hash  e21b2a6e2606df0a
+#   text hash     4f9834bcd10f9124
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

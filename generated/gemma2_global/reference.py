@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ac02f08fc4c59bd3
-#   text hash     9c0904be5008a1c5
+#   content hash  e21b2a6e2606df0a
+#   text hash     d3f762cc61fec7b5
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ac02f08fc4c59bd3
-#   text hash     42618daa101161b7
+#   content hash  e21b2a6e2606df0a
+#   text hash     cca02c3b460215d1
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  66ec78bb9e5367a0
-#   text hash     077bfea2e658da16
+#   content hash  5431bdeaaed9234f
+#   text hash     fd8c406822f8407d
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

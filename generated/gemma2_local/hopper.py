@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  66ec78bb9e5367a0
-#   text hash     beaaed98b0ed6b0a
+#   content hash  5431bdeaaed9234f
+#   text hash     c8485996faea3d33
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  66ec78bb9e5367a0
-#   text hash     beb173771b269c61
+#   content hash  5431bdeaaed9234f
+#   text hash     d66caf8296da12ef
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py gets."""
 

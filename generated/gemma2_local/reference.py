@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  66ec78bb9e5367a0
-#   text hash     04684e8cc2b6033c
+#   content hash  5431bdeaaed9234f
+#   text hash     576678919770f7ea
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

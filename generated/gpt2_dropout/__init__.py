@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6ed0d1c8c86a9b4a
-#   text hash     3e58a7c2481cc369
+#   content hash  b3f69ce077b456bd
+#   text hash     f0ba4a0e203c9ab1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6ed0d1c8c86a9b4a
-#   text hash     06eb09098c5a59ed
+#   content hash  b3f69ce077b456bd
+#   text hash     15ba38d83e3a1e14
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6ed0d1c8c86a9b4a
-#   text hash     3d53806c52ec2787
+#   content hash  b3f69ce077b456bd
+#   text hash     0257b9af41a3685e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

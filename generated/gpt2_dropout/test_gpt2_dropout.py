@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6ed0d1c8c86a9b4a
-#   text hash     06c8736e454fef12
+#   content hash  b3f69ce077b456bd
+#   text hash     7453d03fa151cc76
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6ed0d1c8c86a9b4a
-#   text hash     85b3cb4278b3a915
+#   content hash  b3f69ce077b456bd
+#   text hash     8ec353faaa491ff3
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

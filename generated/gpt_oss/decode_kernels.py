@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  08e330adb660c10a
-#   text hash     e83ae9b5f451c9bf
+#   content hash  eb1caa669c5c70ea
+#   text hash     c53136d0fac1a465
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  08e330adb660c10a
-#   text hash     eb6283bf3328e1ee
+#   content hash  eb1caa669c5c70ea
+#   text hash     7da89c9b88b96a15
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  08e330adb660c10a
-#   text hash     21403b23ad55d6b3
+#   content hash  eb1caa669c5c70ea
+#   text hash     39ce051f78920c66
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  08e330adb660c10a
-#   text hash     a21c8dea6b892bdd
+#   content hash  eb1caa669c5c70ea
+#   text hash     e1eff1568c3a8e8e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  08e330adb660c10a
-#   text hash     350b39ac5d78d9b5
+#   content hash  eb1caa669c5c70ea
+#   text hash     f1c2450e82c3af8e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  26a266d343d1a79c
-#   text hash     4310dda26bb7d990
+#   content hash  363a3647b4dc7a48
+#   text hash     4147b32c2385fecb
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  26a266d343d1a79c
-#   text hash     eb02935b9db38f3e
+#   content hash  363a3647b4dc7a48
+#   text hash     fd48097ce9897289
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

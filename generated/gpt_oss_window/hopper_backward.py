@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  26a266d343d1a79c
-#   text hash     881b3598ea9003f3
+#   content hash  363a3647b4dc7a48
+#   text hash     3394ce1def8b85c2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  26a266d343d1a79c
-#   text hash     01a783bff0bcef62
+#   content hash  363a3647b4dc7a48
+#   text hash     0a7d32ce06bbf267
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8f67990880147676
-#   text hash     3d6248d04890d5b4
+#   content hash  db6679d3f862e8eb
+#   text hash     2b3f7cae78746667
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -48,19 +48,7 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_decay, in_width, scale, re
     """What `attention` does; names from the spec begin with `in_` from here on, as in the kernels."""
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = arguments.cast(q), arguments.cast(k), arguments.cast(v)
-    arguments.check_operands(
-        q,
-        k,
-        v,
-        axes=(
-            "batch",
-            "tokens",
-            "heads",
-            "head size",
-        ),
-        grouped=False,
-        widest=(512, 512),
-    )
+    arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=False, widest=(512, 512))
     Hq = q.shape[-2]
     arguments.check_tensor("decay", in_decay, q, arguments.FLOATS, (Hq,))
     arguments.check_tensor("width", in_width, q, arguments.FLOATS, (Hq,))

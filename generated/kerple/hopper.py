@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8f67990880147676
-#   text hash     16a4cfab915c5e02
+#   content hash  db6679d3f862e8eb
+#   text hash     5b8bad286df90ef0
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8f67990880147676
-#   text hash     fd8de95833d16ba9
+#   content hash  db6679d3f862e8eb
+#   text hash     68b43021342e69dd
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8f67990880147676
-#   text hash     0f88892e812fc33f
+#   content hash  db6679d3f862e8eb
+#   text hash     04a8c4e9a9dd5b22
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8f67990880147676
-#   text hash     13a9809859b445e8
+#   content hash  db6679d3f862e8eb
+#   text hash     4f93df527fee1518
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

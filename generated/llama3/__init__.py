@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f1e35aaa56251cd3
-#   text hash     2d9f9973005bbf31
+#   content hash  cc415760b3a30751
+#   text hash     d01f8381bfd3b863
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f1e35aaa56251cd3
-#   text hash     5410d85cb6e7c403
+#   content hash  cc415760b3a30751
+#   text hash     b3bd9a67380ae6e2
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f1e35aaa56251cd3
-#   text hash     3c651d66a13a0945
+#   content hash  cc415760b3a30751
+#   text hash     081c9d2726b5b38e
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f1e35aaa56251cd3
-#   text hash     e0c57ce4be50a876
+#   content hash  cc415760b3a30751
+#   text hash     015176122edd6929
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f1e35aaa56251cd3
-#   text hash     40800d4de8ffd88f
+#   content hash  cc415760b3a30751
+#   text hash     fa0c0c7902306fd2
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e3e257f177e4b234
-#   text hash     38b8eb20ea2d2d6e
+#   content hash  e426f99a3ec098be
+#   text hash     0f085a783bfe207d
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

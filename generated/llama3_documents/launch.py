@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e3e257f177e4b234
-#   text hash     7b28b14fab3bc44b
+#   content hash  e426f99a3ec098be
+#   text hash     cb1816e98cf7ff51
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e3e257f177e4b234
-#   text hash     9ea7c0c615229a3f
+#   content hash  e426f99a3ec098be
+#   text hash     61e4807e5a9a7f09
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e3e257f177e4b234
-#   text hash     ff00b13bbec4c942
+#   content hash  e426f99a3ec098be
+#   text hash     f95074ba710ca5fd
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3132abac755389ac
-#   text hash     a61f65129234bc4e
+#   content hash  9bd24d932147582b
+#   text hash     7fd9de08993391e0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

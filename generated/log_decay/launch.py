@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4eda6b41870157b7
-#   text hash     f08d46997f9b98ed
+#   content hash  201ebb31755f02ce
+#   text hash     b12571913ca1718f
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4eda6b41870157b7
-#   text hash     83fe9c919fa8e5c7
+#   content hash  201ebb31755f02ce
+#   text hash     e0427f8ae3fd14de
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

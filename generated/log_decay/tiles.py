@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4eda6b41870157b7
-#   text hash     e33d6696f4ce8a45
+#   content hash  201ebb31755f02ce
+#   text hash     4e4119023072b00f
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

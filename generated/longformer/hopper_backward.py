@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  fcf4f387a032b70f
-#   text hash     c7c3afc4f40908fc
+#   content hash  190d8f8a943445dd
+#   text hash     376b76deedccbe79
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

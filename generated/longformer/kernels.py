@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  fcf4f387a032b70f
-#   text hash     f3f2f6ca3d721bb9
+#   content hash  190d8f8a943445dd
+#   text hash     0ab08a65eaa82edf
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

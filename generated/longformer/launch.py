@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  fcf4f387a032b70f
-#   text hash     e246e4ec97bdce7a
+#   content hash  190d8f8a943445dd
+#   text hash     eec950f90e9eb067
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

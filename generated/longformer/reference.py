@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  fcf4f387a032b70f
-#   text hash     ff2d3e9605b59e69
+#   content hash  190d8f8a943445dd
+#   text hash     cd31ed57ba8da4d0
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

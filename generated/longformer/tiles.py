@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  fcf4f387a032b70f
-#   text hash     171bae1a2e004c79
+#   content hash  190d8f8a943445dd
+#   text hash     ee065f197836d472
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

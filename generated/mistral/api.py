@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b76af3de33961db9
-#   text hash     529a66cc94793fe4
+#   content hash  ad67ec4af09a9db0
+#   text hash     b24609733ce26c15
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -46,19 +46,7 @@ def attention(
     """
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = arguments.cast(q), arguments.cast(k), arguments.cast(v)
-    arguments.check_operands(
-        q,
-        k,
-        v,
-        axes=(
-            "batch",
-            "tokens",
-            "heads",
-            "head size",
-        ),
-        grouped=True,
-        widest=(512, 512),
-    )
+    arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=True, widest=(512, 512))
     B = q.shape[0]
     Tq = q.shape[1]
     Tk = k.shape[1]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b76af3de33961db9
-#   text hash     7224f00b50392396
+#   content hash  ad67ec4af09a9db0
+#   text hash     5e12da648aca1bfb
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b76af3de33961db9
-#   text hash     6ccdc8af70cf927b
+#   content hash  ad67ec4af09a9db0
+#   text hash     563372f5af5bb505
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

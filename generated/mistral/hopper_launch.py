@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b76af3de33961db9
-#   text hash     b950d95bb36e9c11
+#   content hash  ad67ec4af09a9db0
+#   text hash     f69b4a83a8771a0f
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py gets."""
 

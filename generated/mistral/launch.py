@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b76af3de33961db9
-#   text hash     0c6a644c0e97662d
+#   content hash  ad67ec4af09a9db0
+#   text hash     aa9268e64429d1fe
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f23dc4c44a076468
-#   text hash     a4f924c2d714c62b
+#   content hash  aaf0a515c28a315d
+#   text hash     f2dae9aba44a6be5
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

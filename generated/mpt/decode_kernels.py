@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f23dc4c44a076468
-#   text hash     65e2b27e2f16f8de
+#   content hash  aaf0a515c28a315d
+#   text hash     a562f2e75cce8bf7
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f23dc4c44a076468
-#   text hash     ce437dd09f23f5ae
+#   content hash  aaf0a515c28a315d
+#   text hash     51076118b5db9206
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f23dc4c44a076468
-#   text hash     f5744dde85c6c7a8
+#   content hash  aaf0a515c28a315d
+#   text hash     13c4235722eeab6e
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

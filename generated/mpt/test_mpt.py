@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f23dc4c44a076468
-#   text hash     6e962eadea48d7c0
+#   content hash  aaf0a515c28a315d
+#   text hash     18622d4c27dd458d
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f23dc4c44a076468
-#   text hash     5ab89825d181814a
+#   content hash  aaf0a515c28a315d
+#   text hash     717e6b068a6b209b
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  29917ee3890f1586
-#   text hash     c07cf91fe9bc4a7b
+#   content hash  7f66c436e931fb2c
+#   text hash     3b20a8fabdfcbe7c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

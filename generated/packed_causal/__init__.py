@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  03c5cd52b59edf58
-#   text hash     056c3661852af654
+#   content hash  9e99239037fdd031
+#   text hash     de424e76aa1e04fe
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

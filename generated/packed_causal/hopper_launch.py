@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  03c5cd52b59edf58
-#   text hash     499d62a4e4c4ded4
+#   content hash  9e99239037fdd031
+#   text hash     cb7baba526abfbc6
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

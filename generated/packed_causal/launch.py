@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  03c5cd52b59edf58
-#   text hash     8d3da957b194bd05
+#   content hash  9e99239037fdd031
+#   text hash     dcbf12dadef42749
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

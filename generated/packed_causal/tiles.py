@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  03c5cd52b59edf58
-#   text hash     4a6de156183489c0
+#   content hash  9e99239037fdd031
+#   text hash     c91fe4512ed58634
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

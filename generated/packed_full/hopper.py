@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c2fe42006efe5560
-#   text hash     b7daf0fd36bca982
+#   content hash  bb1a139089812895
+#   text hash     b32fb8bec4e6f761
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

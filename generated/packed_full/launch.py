@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c2fe42006efe5560
-#   text hash     e7986caf7f93fb98
+#   content hash  bb1a139089812895
+#   text hash     3473663e6d0f15e0
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

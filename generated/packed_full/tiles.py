@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c2fe42006efe5560
-#   text hash     2fab3514da42c0d1
+#   content hash  bb1a139089812895
+#   text hash     e8de137680f1ec09
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c2fe42006efe5560
-#   text hash     7a223b94a12367f1
+#   content hash  bb1a139089812895
+#   text hash     f69a4a36e33db8e8
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7b386e89727316ab
-#   text hash     c4ca212930e7558e
+#   content hash  21b88c02249837e7
+#   text hash     d4ecbab87d628db1
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

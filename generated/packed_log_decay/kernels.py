@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7b386e89727316ab
-#   text hash     b5abea37ba82109e
+#   content hash  21b88c02249837e7
+#   text hash     d9a4e654c1b0bd0b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

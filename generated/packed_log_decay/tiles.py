@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7b386e89727316ab
-#   text hash     b375cb114b802293
+#   content hash  21b88c02249837e7
+#   text hash     268a6703da1cbb8a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f9b711e0b192bd04
-#   text hash     018b016b43b1098a
+#   content hash  ed7b8a2e6501d674
+#   text hash     74ebfcd65977e72f
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f9b711e0b192bd04
-#   text hash     1ed66b3f8cda1da9
+#   content hash  ed7b8a2e6501d674
+#   text hash     49e91c8fa83ba84d
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

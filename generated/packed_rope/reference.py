@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f9b711e0b192bd04
-#   text hash     c43dd39715af21de
+#   content hash  ed7b8a2e6501d674
+#   text hash     12d98d26150b97c4
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

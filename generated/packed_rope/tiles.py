@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f9b711e0b192bd04
-#   text hash     bd46ba111e19c668
+#   content hash  ed7b8a2e6501d674
+#   text hash     ecb30de0da1f4c86
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  45cf21dbba569092
-#   text hash     75c1e3f6c43a45c3
+#   content hash  5e608f20013ba55d
+#   text hash     6b71c6b2d4eda9a2
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

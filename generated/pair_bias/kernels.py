@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  45cf21dbba569092
-#   text hash     78441349bfc06b77
+#   content hash  5e608f20013ba55d
+#   text hash     716fc569b82262e8
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  45cf21dbba569092
-#   text hash     f808813c4aff2594
+#   content hash  5e608f20013ba55d
+#   text hash     a70f295ef2f9f84c
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  45cf21dbba569092
-#   text hash     4bfaf6b1e74a6932
+#   content hash  5e608f20013ba55d
+#   text hash     ed6480c5edc084bd
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

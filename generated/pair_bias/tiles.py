@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  45cf21dbba569092
-#   text hash     888fda8defceb559
+#   content hash  5e608f20013ba55d
+#   text hash     54f109c315942ebf
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

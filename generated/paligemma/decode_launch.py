@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  35d3d7af31dbbaf6
-#   text hash     192f24250d657956
+#   content hash  bc0f91fd9e828126
+#   text hash     4f6728ddeb71a49f
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

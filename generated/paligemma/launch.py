@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  35d3d7af31dbbaf6
-#   text hash     764ec7cac1c8414b
+#   content hash  bc0f91fd9e828126
+#   text hash     58baaee595f4894a
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

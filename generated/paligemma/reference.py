@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  35d3d7af31dbbaf6
-#   text hash     d17f9ff810ea1f26
+#   content hash  bc0f91fd9e828126
+#   text hash     c3b6b9697deaee20
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

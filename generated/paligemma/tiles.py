@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  35d3d7af31dbbaf6
-#   text hash     226eb3dce8837948
+#   content hash  bc0f91fd9e828126
+#   text hash     c988e45e025b9061
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

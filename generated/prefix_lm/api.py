@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1328cd70e0c8f4d7
-#   text hash     2300ba0bdd08f9b4
+#   content hash  29fa411a592715e4
+#   text hash     0cfc3ef466bbe0a6
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -47,19 +47,7 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_prefix_len, scale, return_
     """What `attention` does; names from the spec begin with `in_` from here on, as in the kernels."""
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = arguments.cast(q), arguments.cast(k), arguments.cast(v)
-    arguments.check_operands(
-        q,
-        k,
-        v,
-        axes=(
-            "batch",
-            "tokens",
-            "heads",
-            "head size",
-        ),
-        grouped=True,
-        widest=(512, 512),
-    )
+    arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=True, widest=(512, 512))
     B = q.shape[0]
     arguments.check_tensor("prefix_len", in_prefix_len, q, arguments.INTEGERS, (B,))
     if scale is None:

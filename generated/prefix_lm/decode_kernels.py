@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1328cd70e0c8f4d7
-#   text hash     6a12e94c4b4dad6e
+#   content hash  29fa411a592715e4
+#   text hash     2e0ef0340f2f73f2
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1328cd70e0c8f4d7
-#   text hash     88ad1122018fdd52
+#   content hash  29fa411a592715e4
+#   text hash     a891eba5bd263ffa
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1328cd70e0c8f4d7
-#   text hash     f4b927e30841d2d6
+#   content hash  29fa411a592715e4
+#   text hash     a1fcc279cb986398
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

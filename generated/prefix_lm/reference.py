@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1328cd70e0c8f4d7
-#   text hash     59238f993a287043
+#   content hash  29fa411a592715e4
+#   text hash     cc25fd924714446f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

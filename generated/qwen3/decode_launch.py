@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b865d2877eeee3e0
-#   text hash     6772f3741861fc0f
+#   content hash  4d35ccd895ffb6dd
+#   text hash     62816cf76e3bae61
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

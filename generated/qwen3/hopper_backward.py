@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b865d2877eeee3e0
-#   text hash     6e2783b8dd9d3487
+#   content hash  4d35ccd895ffb6dd
+#   text hash     abe10cc78ccf2e2c
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

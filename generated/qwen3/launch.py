@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b865d2877eeee3e0
-#   text hash     8c8390065c73f1a4
+#   content hash  4d35ccd895ffb6dd
+#   text hash     7c0ae6d47a9bec3e
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b865d2877eeee3e0
-#   text hash     6373ee8886a068d7
+#   content hash  4d35ccd895ffb6dd
+#   text hash     0fa81ada28244f14
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1e5435299745e28d
-#   text hash     b60f1dae42719594
+#   content hash  17af862bb5d3e275
+#   text hash     fccbf4b20f4b9b06
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

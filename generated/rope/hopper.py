@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1e5435299745e28d
-#   text hash     cd693e577f73d7b2
+#   content hash  17af862bb5d3e275
+#   text hash     08fa93be96f5d2ee
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

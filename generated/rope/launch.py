@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1e5435299745e28d
-#   text hash     127cb1f852219419
+#   content hash  17af862bb5d3e275
+#   text hash     4b285f55a3498460
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1e5435299745e28d
-#   text hash     0d18bfd5432d87bc
+#   content hash  17af862bb5d3e275
+#   text hash     95cc1a8736cc130e
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1e5435299745e28d
-#   text hash     3b48191492688313
+#   content hash  17af862bb5d3e275
+#   text hash     387d9008ee8ba4dc
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

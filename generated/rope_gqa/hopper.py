@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ed0eae6bf46e7a78
-#   text hash     7fa019882821cfc5
+#   content hash  d138c5cfc8150240
+#   text hash     ab94055966e3b05a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ed0eae6bf46e7a78
-#   text hash     c57f14c9538ee160
+#   content hash  d138c5cfc8150240
+#   text hash     4e87a82ee10fe6e7
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ed0eae6bf46e7a78
-#   text hash     763775c687de0a89
+#   content hash  d138c5cfc8150240
+#   text hash     d6c2592c7138913b
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ed0eae6bf46e7a78
-#   text hash     8e3cfedff6781752
+#   content hash  d138c5cfc8150240
+#   text hash     cc71d82a1e9d51e9
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

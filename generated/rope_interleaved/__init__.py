@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c76829b8f3caaa88
-#   text hash     529a7efb22d397b7
+#   content hash  1c9351a532f9d50a
+#   text hash     c1773f19a138f675
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c76829b8f3caaa88
-#   text hash     2f6b0d350b6e2583
+#   content hash  1c9351a532f9d50a
+#   text hash     4d2e5c8c87fd6301
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c76829b8f3caaa88
-#   text hash     e94398ebff3e067f
+#   content hash  1c9351a532f9d50a
+#   text hash     090f0f03d784f05f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c76829b8f3caaa88
-#   text hash     ad10a2fe46a5a430
+#   content hash  1c9351a532f9d50a
+#   text hash     f95fb6746be1a76f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  bb576466a763640b
-#   text hash     08c1d4d5364a344a
+#   content hash  17ef386b796bb6e4
+#   text hash     e0918028a10bb90a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  bb576466a763640b
-#   text hash     aaebee36cd3e08c4
+#   content hash  17ef386b796bb6e4
+#   text hash     8ba2f78b0d457e13
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

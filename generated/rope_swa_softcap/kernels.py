@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  bb576466a763640b
-#   text hash     d2073e59f10b6913
+#   content hash  17ef386b796bb6e4
+#   text hash     6fcb9642d366183a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

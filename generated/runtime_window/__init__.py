@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  06f2c1766812c109
-#   text hash     92ffc4ef2c963fa8
+#   content hash  ed3a1eeba8980d2e
+#   text hash     29434e7b1a9cec21
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  06f2c1766812c109
-#   text hash     ee32e5fef9dc8971
+#   content hash  ed3a1eeba8980d2e
+#   text hash     bbacfb42de903c5b
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  06f2c1766812c109
-#   text hash     eac4c0b0e64ff0c8
+#   content hash  ed3a1eeba8980d2e
+#   text hash     0662d5c9c0cb9f40
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

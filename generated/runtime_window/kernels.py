@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  06f2c1766812c109
-#   text hash     eb34f181f9e15d28
+#   content hash  ed3a1eeba8980d2e
+#   text hash     652b6084ba28188d
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  06f2c1766812c109
-#   text hash     a45d94bcfcaaa084
+#   content hash  ed3a1eeba8980d2e
+#   text hash     be037fc6429a2a22
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

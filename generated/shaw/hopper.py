@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e5137b1df7bf4805
-#   text hash     3100fa266ff6cb14
+#   content hash  18bfb4d036588a6d
+#   text hash     a24cecf3aa141059
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e5137b1df7bf4805
-#   text hash     70044aeed78a781f
+#   content hash  18bfb4d036588a6d
+#   text hash     ddf7f5f42db6e47f
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

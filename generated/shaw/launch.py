@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e5137b1df7bf4805
-#   text hash     ab7166b26d98d13d
+#   content hash  18bfb4d036588a6d
+#   text hash     4d3b0eb903701464
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e5137b1df7bf4805
-#   text hash     4ae158837913b11f
+#   content hash  18bfb4d036588a6d
+#   text hash     2ed2282413788fbc
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e5137b1df7bf4805
-#   text hash     e1768dcc7b86d148
+#   content hash  18bfb4d036588a6d
+#   text hash     8e2de0a74c4b8d16
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7493a6476ef56dc9
-#   text hash     71d99e7d7b683599
+#   content hash  5d91fd64d724fe14
+#   text hash     63ef9711ba496f65
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -48,19 +48,7 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_window, sinks, scale, retu
     """What `attention` does; names from the spec begin with `in_` from here on, as in the kernels."""
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = arguments.cast(q), arguments.cast(k), arguments.cast(v)
-    arguments.check_operands(
-        q,
-        k,
-        v,
-        axes=(
-            "batch",
-            "tokens",
-            "heads",
-            "head size",
-        ),
-        grouped=True,
-        widest=(512, 512),
-    )
+    arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=True, widest=(512, 512))
     Hq = q.shape[-2]
     in_window = arguments.as_int("window", in_window, minimum=1, maximum=268435456)
     arguments.check_tensor("sinks", sinks, q, arguments.FLOATS, (Hq,))

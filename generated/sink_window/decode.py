@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7493a6476ef56dc9
-#   text hash     cc0c5302868715b1
+#   content hash  5d91fd64d724fe14
+#   text hash     d9c9e951252f7cfe
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

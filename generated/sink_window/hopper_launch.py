@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7493a6476ef56dc9
-#   text hash     bc68ac962d5fd480
+#   content hash  5d91fd64d724fe14
+#   text hash     04c6a8e9c14ecb45
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

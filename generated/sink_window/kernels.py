@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7493a6476ef56dc9
-#   text hash     933d51f66a3ee59c
+#   content hash  5d91fd64d724fe14
+#   text hash     98c2b827ac944985
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7493a6476ef56dc9
-#   text hash     3414b580e064c157
+#   content hash  5d91fd64d724fe14
+#   text hash     706fc81bd75631c2
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7493a6476ef56dc9
-#   text hash     9a6f34ccc4abc0db
+#   content hash  5d91fd64d724fe14
+#   text hash     82b5fd6b9af37675
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

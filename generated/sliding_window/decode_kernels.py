@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e7a50f460e2df3e2
-#   text hash     a4a2f507ff99039f
+#   content hash  763cf27abcc70e6d
+#   text hash     717cebf1181ad22d
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e7a50f460e2df3e2
-#   text hash     e05083d35fa8326a
+#   content hash  763cf27abcc70e6d
+#   text hash     a69356cbe39b3005
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

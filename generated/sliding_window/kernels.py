@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e7a50f460e2df3e2
-#   text hash     a352889d4983d059
+#   content hash  763cf27abcc70e6d
+#   text hash     c50c406568c78cb1
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

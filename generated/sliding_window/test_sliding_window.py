@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e7a50f460e2df3e2
-#   text hash     4649073481808f68
+#   content hash  763cf27abcc70e6d
+#   text hash     1da7f5328a7d65bb
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

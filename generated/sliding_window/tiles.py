@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e7a50f460e2df3e2
-#   text hash     0843ab5ee77c2734
+#   content hash  763cf27abcc70e6d
+#   text hash     eabb2e3238ed3bee
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

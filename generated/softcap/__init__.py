@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b32cf3a87e392555
-#   text hash     4eabe84edfde360d
+#   content hash  8c9d829aed039b6e
+#   text hash     e8ddf37a1d303995
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b32cf3a87e392555
-#   text hash     29429e94d4fcb835
+#   content hash  8c9d829aed039b6e
+#   text hash     297243d6ba39f516
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -39,19 +39,7 @@ def attention(
     """
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = arguments.cast(q), arguments.cast(k), arguments.cast(v)
-    arguments.check_operands(
-        q,
-        k,
-        v,
-        axes=(
-            "batch",
-            "tokens",
-            "heads",
-            "head size",
-        ),
-        grouped=True,
-        widest=(512, 512),
-    )
+    arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=True, widest=(512, 512))
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1])
     else:

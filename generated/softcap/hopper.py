@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b32cf3a87e392555
-#   text hash     3f554e802570694b
+#   content hash  8c9d829aed039b6e
+#   text hash     0a71a2d383328f92
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

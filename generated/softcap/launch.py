@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b32cf3a87e392555
-#   text hash     b5b44e6a453f55af
+#   content hash  8c9d829aed039b6e
+#   text hash     e6452606d5be6675
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b32cf3a87e392555
-#   text hash     87bd72e8d39a41d8
+#   content hash  8c9d829aed039b6e
+#   text hash     f543c5b431a60917
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  6cce9fc43981553e
-#   text hash     86d21017b6990e82
+#   content hash  95cceb47b645c1a9
+#   text hash     8b0a3fbf975eaea2
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

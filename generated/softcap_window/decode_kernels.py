@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  6cce9fc43981553e
-#   text hash     89ee51f87e3cc314
+#   content hash  95cceb47b645c1a9
+#   text hash     ab4da47a5660b0fd
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

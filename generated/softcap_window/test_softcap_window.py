@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  6cce9fc43981553e
-#   text hash     647db307044e2d37
+#   content hash  95cceb47b645c1a9
+#   text hash     cff4226c588f3f66
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

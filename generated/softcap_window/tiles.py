@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  6cce9fc43981553e
-#   text hash     478d38cbe406ba69
+#   content hash  95cceb47b645c1a9
+#   text hash     28aa97cd5a270060
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  6cce9fc43981553e
-#   text hash     991e6f78ded215a4
+#   content hash  95cceb47b645c1a9
+#   text hash     263a3534e423a9c8
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

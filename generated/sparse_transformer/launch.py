@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  3695c100e7072681
-#   text hash     544237579fdf777d
+#   content hash  a5c56c94f158fb9b
+#   text hash     78704d1b6b6a1c74
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  3695c100e7072681
-#   text hash     7427138120e3c449
+#   content hash  a5c56c94f158fb9b
+#   text hash     0445206a2c4dac39
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

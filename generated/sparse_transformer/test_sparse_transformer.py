@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  3695c100e7072681
-#   text hash     61aa426f3e759b39
+#   content hash  a5c56c94f158fb9b
+#   text hash     fbccc6c98826b037
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b246b6218761c8af
-#   text hash     8b7e6893e916389f
+#   content hash  671e6b8d1fe4dae2
+#   text hash     f0e49c904b9feaa7
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

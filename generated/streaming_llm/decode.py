@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b246b6218761c8af
-#   text hash     359513f2a876a3b8
+#   content hash  671e6b8d1fe4dae2
+#   text hash     83d11486bb0e513c
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b246b6218761c8af
-#   text hash     5aa7258a83e5774a
+#   content hash  671e6b8d1fe4dae2
+#   text hash     1c2ab5dc45a3f357
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b246b6218761c8af
-#   text hash     8ffebfe79a3a2c64
+#   content hash  671e6b8d1fe4dae2
+#   text hash     449d03bfba24e960
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

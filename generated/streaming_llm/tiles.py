@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b246b6218761c8af
-#   text hash     aff3d2073fd87bd1
+#   content hash  671e6b8d1fe4dae2
+#   text hash     c5f8bd90860a1d47
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6856bf7e978d20a0
-#   text hash     ac1bc338db792434
+#   content hash  8fbd300afbef1708
+#   text hash     1c5ffeedfc70b2fd
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6856bf7e978d20a0
-#   text hash     628451c51a0f5c6d
+#   content hash  8fbd300afbef1708
+#   text hash     633e651d0ff8380e
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

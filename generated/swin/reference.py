@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6856bf7e978d20a0
-#   text hash     57e1440276127aa5
+#   content hash  8fbd300afbef1708
+#   text hash     9c594fba42da81a7
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

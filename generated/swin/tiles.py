@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6856bf7e978d20a0
-#   text hash     2d252355e2d3e8f0
+#   content hash  8fbd300afbef1708
+#   text hash     9ad97fcdfb03c445
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1f20e9d489154558
-#   text hash     07cfbc8ae6622cef
+#   content hash  7d412b69482852fd
+#   text hash     cca0f2c7cc2c3de1
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

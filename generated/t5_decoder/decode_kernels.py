@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1f20e9d489154558
-#   text hash     f6d2f638a871bd48
+#   content hash  7d412b69482852fd
+#   text hash     5e587ed633a68c1c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1f20e9d489154558
-#   text hash     e2ed6a1eb5dd0a62
+#   content hash  7d412b69482852fd
+#   text hash     a26e68356b2b8084
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

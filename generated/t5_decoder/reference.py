@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1f20e9d489154558
-#   text hash     918921e4163f7ab4
+#   content hash  7d412b69482852fd
+#   text hash     723fa37aedf0a365
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

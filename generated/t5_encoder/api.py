@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  63b053dbdb17f458
-#   text hash     f46231a72e168aa0
+#   content hash  01d0ae39c63d4788
+#   text hash     43f9d3ae6208c3cd
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -46,19 +46,7 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_rel_bias, scale, return_ls
     """What `attention` does; names from the spec begin with `in_` from here on, as in the kernels."""
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = arguments.cast(q), arguments.cast(k), arguments.cast(v)
-    arguments.check_operands(
-        q,
-        k,
-        v,
-        axes=(
-            "batch",
-            "tokens",
-            "heads",
-            "head size",
-        ),
-        grouped=False,
-        widest=(512, 512),
-    )
+    arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=False, widest=(512, 512))
     Hq = q.shape[-2]
     arguments.check_tensor("rel_bias", in_rel_bias, q, arguments.FLOATS, (Hq, 32), (1,))
     if scale is None:

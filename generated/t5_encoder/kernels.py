@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  63b053dbdb17f458
-#   text hash     90a7db32a89e5e22
+#   content hash  01d0ae39c63d4788
+#   text hash     94a7f6990129e84d
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

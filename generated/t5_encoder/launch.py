@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  63b053dbdb17f458
-#   text hash     c432c44089cf97fc
+#   content hash  01d0ae39c63d4788
+#   text hash     091a49bbc0213914
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  63b053dbdb17f458
-#   text hash     281b1832091307cc
+#   content hash  01d0ae39c63d4788
+#   text hash     58cef5ddd417051e
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

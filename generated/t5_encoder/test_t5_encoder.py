@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  63b053dbdb17f458
-#   text hash     851325dfcdf805f2
+#   content hash  01d0ae39c63d4788
+#   text hash     7ae68555ef9478c0
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

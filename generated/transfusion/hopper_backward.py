@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b2651d13ab10a4b9
-#   text hash     2251be6b8c9f85f6
+#   content hash  bea57831f0467aea
+#   text hash     7033b32b713d52f7
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

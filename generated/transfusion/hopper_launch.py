@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b2651d13ab10a4b9
-#   text hash     6bb812de5c65c439
+#   content hash  bea57831f0467aea
+#   text hash     401fd1d8a74dd2d6
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b2651d13ab10a4b9
-#   text hash     4bfa727fcf75e9d9
+#   content hash  bea57831f0467aea
+#   text hash     d48ee3edeb860968
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b2651d13ab10a4b9
-#   text hash     f69635a3268f5f65
+#   content hash  bea57831f0467aea
+#   text hash     ef8171a46d666a37
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

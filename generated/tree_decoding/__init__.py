@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e6464187ec8e7112
-#   text hash     ebfbdbbf6058fb8b
+#   content hash  d7523abb8efeb3ac
+#   text hash     9ff075cca9bb6fe7
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e6464187ec8e7112
-#   text hash     3902fa067de467bb
+#   content hash  d7523abb8efeb3ac
+#   text hash     5db742e36e671f37
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e6464187ec8e7112
-#   text hash     f7914cd27bb907b0
+#   content hash  d7523abb8efeb3ac
+#   text hash     49be83c937fe0d1b
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

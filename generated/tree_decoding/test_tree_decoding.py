@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e6464187ec8e7112
-#   text hash     d223b0d9aa84ceaf
+#   content hash  d7523abb8efeb3ac
+#   text hash     f3325af461c1a47b
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -12,11 +12,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import devices  # noqa: F401  # where kernels run is settled before triton is imported
+import devices  # where kernels run is settled before triton is imported
 import pytest
 import torch
+import torch.distributed.tensor
 from random_specs import RandomSpec, suite, write
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 pytestmark = pytest.mark.slow
@@ -28,6 +30,7 @@ SPECS = {
     "dropout": "mask: [sliding_window: {size: runtime}]\nscore: [{expr: 'score + w[k]'}]\ndropout: true\n"
     "inputs: {w: {axes: [token, head], grad: true}}",
 }
+DEVICE = "cuda" if devices.GPU else "cpu"
 Tensors = dict[str, torch.Tensor]
 Call = dict[str, Any]
 
@@ -287,3 +290,34 @@ def test_a_package_that_is_imported_again_has_its_operators_anew(suites: dict[st
     with torch.no_grad():
         after = torch.compile(suites["causal"].checks.attention, fullgraph=True, backend="aot_eager")(**call)
     torch.testing.assert_close(after, before.detach())
+
+
+class Scaled(torch.nn.Module):
+    """Attention of queries times a parameter."""
+
+    def __init__(self, attention: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.attention = attention
+        self.weight = torch.nn.Parameter(torch.ones(1, device=DEVICE))
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """What attention gives."""
+        return self.attention(q * self.weight, k, v)
+
+
+def test_shards_in_mixed_precision_reach_attention_in_half(causal: Callable[..., torch.Tensor], tmp_path: Path) -> None:
+    layer, operands = Scaled(causal), [torch.randn(2, 9, 2, 16, device=DEVICE) for _ in range(3)]
+    (wanted,) = torch.autograd.grad(layer(*operands).sum(), layer.weight)
+    kind = "nccl" if DEVICE == "cuda" else "gloo"
+    torch.distributed.init_process_group(kind, rank=0, world_size=1, init_method=f"file://{tmp_path / 'store'}")
+    try:
+        half = MixedPrecisionPolicy(param_dtype=torch.float16, reduce_dtype=torch.float32)
+        fully_shard(layer, mesh=torch.distributed.init_device_mesh(DEVICE, (1,)), mp_policy=half)
+        out = layer(*operands)
+        out.float().sum().backward()
+        slope = layer.weight.grad
+        assert out.dtype == torch.float16
+        assert isinstance(slope, torch.distributed.tensor.DTensor) and slope.dtype == torch.float32
+        torch.testing.assert_close(slope.full_tensor(), wanted, rtol=2e-2, atol=2e-2)
+    finally:
+        torch.distributed.destroy_process_group()

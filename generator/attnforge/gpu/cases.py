@@ -13,7 +13,7 @@ from ..plan.families.decode import SPLITS
 from ..plan.parameters import Kernel
 from ..plan.plan import Plan
 from ..plan.tiles import Table, Tile
-from ..render import emit
+from ..render import emit, render
 
 
 class Case(NamedTuple):
@@ -40,10 +40,9 @@ class Cases(NamedTuple):
     """The kernels of a package, for calls of one head size and type."""
 
     planned: Plan
-    kernels: Any  # the module
+    modules: dict[str, Any]  # those with kernels, by file
     head_dim: int
     dtype: str
-    modules: dict[str, Any]  # those of further kernels, by file
 
     def of(self, arch: str) -> list[Case]:
         """One launch of each kernel with the tiles that an architecture gets first."""
@@ -66,7 +65,11 @@ class Cases(NamedTuple):
 
     def case(self, kernel: Kernel, tile: Tile) -> Case:
         """A launch with a tile."""
-        return _case(kernel, getattr(self.kernels, kernel.name), self.planned, self.head_dim, self.dtype, tile)
+        return self._launch("kernels", kernel, tile)
+
+    def _launch(self, file: str, kernel: Kernel, tile: Tile) -> Case:
+        """The same of a kernel that stands in any file."""
+        return _case(kernel, getattr(self.modules[file], kernel.name), self.planned, self.head_dim, self.dtype, tile)
 
     def _on_hopper(self) -> Iterator[Case]:
         """A launch of each kernel for Hopper GPUs that has a tile for such heads."""
@@ -82,19 +85,14 @@ class Cases(NamedTuple):
                 continue
             tile = self.planned.tables.hopper[name][size]
             for kernel in kernels:
-                case = _case(
-                    kernel, getattr(self.modules[file], kernel.name), self.planned, self.head_dim, self.dtype, tile
-                )
-                case = case._replace(name=f"{file}.{kernel.name}")
+                case = self._launch(file, kernel, tile)._replace(name=f"{file}.{kernel.name}")
                 yield _in_gluon(case, tile) if kernel.name == name else case
 
     def _decoding(self, kernel: Kernel) -> Case:
         """A launch of a kernel of decoding: one query over pages."""
         assert self.planned.decode
         tile = self.planned.decode.tile(self.head_dim, self.dtype == "fp32") if kernel.step else Tile(16, 16, 4, 2)
-        case = _case(
-            kernel, getattr(self.modules["decode_kernels"], kernel.name), self.planned, self.head_dim, self.dtype, tile
-        )
+        case = self._launch("decode_kernels", kernel, tile)
         strides = (p.name for p in kernel.parameters if p.type == "i32" and not p.varies)
         scales = [p.name for p in kernel.parameters if p.name.endswith("_scale_ptr")]  # of float8 alone
         return case._replace(
@@ -114,12 +112,11 @@ def written(planned: Plan, folder: Path, head_dim: int, dtype: str) -> Cases:
     """The kernels of a package that stands in the folder."""
     sys.path.insert(0, str(folder))
     try:
-        hopper = ("hopper", *(("hopper_backward",) if planned.hopper.backward else ())) if planned.hopper else ()
-        files = ("kernels", *hopper, *(("decode_kernels",) if planned.decode else ()))
+        files = ("kernels", *render.hopper_files(planned), *(("decode_kernels",) if planned.decode else ()))
         modules = {file: importlib.import_module(f"generated.{planned.spec.name}.{file}") for file in files}
     finally:
         sys.path.remove(str(folder))
-    return Cases(planned, modules.pop("kernels"), head_dim, dtype, modules)
+    return Cases(planned, modules, head_dim, dtype)
 
 
 def _in_gluon(case: Case, tile: Tile) -> Case:

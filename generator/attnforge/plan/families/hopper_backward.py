@@ -17,7 +17,7 @@ from ..shared_parameters import SharedParameters
 from ..statements import Block, Branch, Call, Comment, Loop, Statement, needed, reads, targets
 from .hopper_forward import shows_the_past
 from .hopper_frame import Frame
-from .partition import partition, typed, without_numbers
+from .partition import numbers_first, partition
 from .portable import in_groups
 
 _LAYOUTS = {"k_pos": "gl.SliceLayout(1, SCORES)", "row": "gl.SliceLayout(0, SCORES)"}
@@ -189,6 +189,8 @@ class Backward:
             _FIXED,
             ("WORKERS",),
         )
+        numbers, own = numbers_first(terms, own)
+        numbers_of_loader, lengths = numbers_first(terms, lengths)
         blocks: dict[str, tuple[Block, ...]] = {
             "rows": (
                 *self.step.unpacked,
@@ -198,14 +200,14 @@ class Backward:
             "masked": self._masked,
             "guarded": terms.guarded,
             "outward": terms.outward,
-            "work_unpacked": (work.bundle, *typed(terms, own)),
+            "work_unpacked": (work.bundle, *numbers),
             "enter": enter,
             "cleared": cleared,
-            "own": without_numbers(terms, own),
+            "own": own,
             "visit": (*known, *heads),
-            "load_unpacked": (load.bundle, *typed(terms, lengths)),
+            "load_unpacked": (load.bundle, *numbers_of_loader),
             "load_counts": (Statement("ends", "0", label="ends of sequences so far"),) if self.cut else (),
-            "lengths": without_numbers(terms, lengths),
+            "lengths": lengths,
             "keys_loaded": self._keys_loaded,
             "queries_loaded": self._queries_loaded,
             "load_visit": (*known, *loads),

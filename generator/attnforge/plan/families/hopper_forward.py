@@ -13,7 +13,7 @@ from ..loops import Loops
 from ..parameters import Kernel, Parameter, Step
 from ..shared_parameters import TILED, SharedParameters
 from ..statements import Block, Branch, Bundle, Call, Comment, Loop, Statement, names, needed, reads, targets
-from .partition import partition, typed, without_numbers
+from .partition import numbers_first, partition
 from .portable import rows_of_keys
 
 _ORDER = ("items", "tiles", "group", "per_item")
@@ -117,6 +117,8 @@ class Forward:
             fixed,
             ("WORKERS",),
         )
+        numbers, own = numbers_first(terms, own)
+        numbers_of_loader, lengths = numbers_first(terms, lengths)
         blocks: dict[str, tuple[Block, ...]] = {
             "scored": (
                 *self.step.unpacked,
@@ -127,16 +129,16 @@ class Forward:
             ),
             "masked": self._masked,
             "unseen": softmax.unseen(p.spec),
-            "work_unpacked": (work.bundle, *typed(terms, own)),
+            "work_unpacked": (work.bundle, *numbers),
             "enter": enter,
             "cleared": cleared,
-            "own": without_numbers(terms, own),
+            "own": own,
             "start": start,
             "visit": (*self.step.packed, *self._spanned(self._visit)),
             "empty": softmax.empty(p.spec),
-            "load_unpacked": (load.bundle, *typed(terms, lengths)),
+            "load_unpacked": (load.bundle, *numbers_of_loader),
             "load_counts": (Statement("ends", "0", label="ends of sequences so far"),) if self.cut else (),
-            "lengths": without_numbers(terms, lengths),
+            "lengths": lengths,
             "values": self._values,
             "load_visit": self._spanned((Loop("j", "first", "last", self._load_keys),)),
             "packed": (

@@ -18,16 +18,14 @@ class Partition:
     taken: tuple[str, ...]  # all of it: the tuple of values, buffers, constants
 
 
-def typed(terms: KernelInputs, opened: Iterable[Statement]) -> tuple[Statement, ...]:
-    """Those statements that give the call's numbers their types: inside a branch a name keeps the type that it had."""
-    numbers = targets(terms.numbers())
-    return tuple(statement for statement in opened if statement.target in numbers)
-
-
-def without_numbers(terms: KernelInputs, opened: Iterable[Statement]) -> tuple[Statement, ...]:
-    """The other ones."""
-    first = typed(terms, opened)
-    return tuple(statement for statement in opened if statement not in first)
+def numbers_first(
+    terms: KernelInputs, opened: Iterable[Statement]
+) -> tuple[tuple[Statement, ...], tuple[Statement, ...]]:
+    """Statements that give the call's numbers their types, and the others: in a branch a name keeps the type it had."""
+    known, numbers, others = targets(terms.numbers()), list[Statement](), list[Statement]()
+    for statement in opened:
+        (numbers if statement.target in known else others).append(statement)
+    return tuple(numbers), tuple(others)
 
 
 def partition(

@@ -14,10 +14,6 @@ from typing import Any
 import unformatted
 
 from attnforge.gpu import cases, compile
-from attnforge.language import spec
-from attnforge.plan import plan
-from attnforge.render import emit
-from attnforge.source import resources
 
 
 def lowered(case: cases.Case, target: Any) -> None:
@@ -37,10 +33,8 @@ def lowered(case: cases.Case, target: Any) -> None:
 def faults(path: Path) -> list[str]:
     """The kernels of a spec that the compiler does not take, and why."""
     found = []
-    loaded = spec.load(path, terms=resources.terms_for(path))
     with tempfile.TemporaryDirectory() as folder:
-        package = emit.Package(loaded.name, loaded.source, path, unformatted.files(loaded))
-        launches = cases.rendered(package, plan.build(loaded), Path(folder), 64, "bf16")
+        launches = unformatted.launches(path, Path(folder), 64, "bf16")
         for arch, target in compile.targets(("sm_90", "sm_80")).items():
             for case in launches.of(arch):
                 try:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from unittest import mock
 
+from attnforge.gpu import cases
+from attnforge.language import spec
 from attnforge.language.spec import Spec
-from attnforge.render import format, render
+from attnforge.plan import plan
+from attnforge.render import emit, format, render
+from attnforge.source import resources
 
 
 def files(loaded: Spec) -> dict[str, str]:
@@ -20,6 +25,18 @@ def file(loaded: Spec, name: str) -> str:
     """One of these files."""
     with as_printed():
         return render.file(loaded, name)
+
+
+def package(path: Path) -> tuple[Spec, emit.Package]:
+    """The spec of a file, and its package."""
+    loaded = spec.load(path, terms=resources.terms_for(path))
+    return loaded, emit.Package(loaded.name, loaded.source, path, files(loaded))
+
+
+def launches(path: Path, folder: Path, head_dim: int, dtype: str) -> cases.Cases:
+    """The kernels of a spec's package, which is written into a folder, for the compiler."""
+    loaded, made = package(path)
+    return cases.rendered(made, plan.build(loaded), folder, head_dim, dtype)
 
 
 @contextlib.contextmanager

@@ -148,17 +148,11 @@ import re
 import sys
 from pathlib import Path
 import unformatted
-from attnforge.gpu import cases as launches
 from attnforge.gpu import compile
-from attnforge.language import spec
-from attnforge.plan import plan
-from attnforge.render import emit
 from attnforge.source import resources
 targets = compile.targets(["sm_80", "sm_90"])
 def cases(path, head_dim, dtype, arch):
-    loaded = spec.load(path, terms=resources.terms_for(path))
-    package = emit.Package(loaded.name, loaded.source, path, unformatted.files(loaded))
-    return launches.rendered(package, plan.build(loaded), Path(sys.argv[1]) / loaded.name, head_dim, dtype).of(arch)
+    return unformatted.launches(path, Path(sys.argv[1]) / path.stem, head_dim, dtype).of(arch)
 """
 
 

@@ -16,20 +16,11 @@ CODE = """
 import sys
 from pathlib import Path
 import unformatted
-from attnforge.gpu import cases, compile
+from attnforge.gpu import compile
 targets = compile.targets(["sm_90"])
-from attnforge.language import spec
-from attnforge.plan import plan
-from attnforge.render import emit
-from attnforge.source import resources
 
 folder = Path(sys.argv[1])
-path = folder / "some.yaml"
-found = spec.load(path, terms=resources.terms_for(path))
-planned = plan.build(found)
-package = emit.Package("some", "some.yaml", path, unformatted.files(found))
-launches = cases.rendered(package, planned, folder, int(sys.argv[2]), "bf16").of("sm_90")
-for case in launches[-3:]:
+for case in unformatted.launches(folder / "some.yaml", folder, int(sys.argv[2]), "bf16").of("sm_90")[-3:]:
     made = compile.measured(case, targets["sm_90"])
     print(case.name, made.registers, made.spills, made.shared, made.matrix.get("mma.sync", 0))
 """

@@ -16,17 +16,11 @@ CODE = """
 import sys
 from pathlib import Path
 import unformatted
-from attnforge.gpu import cases, compile
-from attnforge.language import spec
-from attnforge.plan import plan
-from attnforge.render import emit
+from attnforge.gpu import compile
 from attnforge.source import resources
 
 target = compile.targets(["sm_90"])["sm_90"]
-path = resources.variants()[sys.argv[2]]
-loaded = spec.load(path, terms=resources.terms_for(path))
-package = emit.Package(loaded.name, loaded.source, path, unformatted.files(loaded))
-launches = cases.rendered(package, plan.build(loaded), Path(sys.argv[1]), int(sys.argv[4]), "bf16")
+launches = unformatted.launches(resources.variants()[sys.argv[2]], Path(sys.argv[1]), int(sys.argv[4]), "bf16")
 (case,) = (case for case in launches.of("sm_90") if case.name == sys.argv[3])
 made = compile.measured(case, target)
 print(made.matrix["wgmma.mma_async"], made.threads, *made.warnings, sep="|")

@@ -199,17 +199,13 @@ import sys
 from pathlib import Path
 import unformatted
 from attnforge.gpu import bench, calls, tuning
-from attnforge.language import spec
 from attnforge.plan import tiles
 from attnforge.plan.tiles import Tile
-from attnforge.render import emit
 from attnforge.source import resources
 
 
 def search_of(arch, *sizes, name="causal"):
-    path = resources.variants()[name]
-    loaded = spec.load(path, terms=resources.terms_for(path))
-    package = emit.Package(name, loaded.source, path, unformatted.files(loaded))
+    loaded, package = unformatted.package(resources.variants()[name])
     search = tuning.Search(loaded, package, calls.Sizes(*sizes), Path(sys.argv[1]))
     search.__dict__["arch"] = arch
     return search

@@ -16,7 +16,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ SHAPES = (  # sequences, query heads, key heads, keys, head size
     (64, 64, 8, 2048, 64),
     (8, 16, 8, 8192, 256),
 )
-TILES = ((32, 64, 128), (2, 4, 8), (2, 3, 4, 6), (256, 512, 1024, 2048))  # keys, warps, stages, keys of a split
+TILES = ((32, 64, 128), (2, 4), (2, 3, 4), (128, 256, 512, 1024))  # keys, warps, stages, keys of a split
 VARIANTS = ("causal", "softcap", "alibi", "gpt_oss", "llama3", "streaming_llm", "gpt_oss_window", "sliding_window")
 
 
@@ -118,8 +118,9 @@ def ours(name: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lengths: 
     """A call that has all the memory it wants."""
     module = decoding(name)
     most = k.shape[1] * (given["page_table"].shape[1] if given.get("page_table") is not None else 1)
-    size = module.workspace_size(q, k, v, max_seqlen_q=q.shape[1], max_seqlen_k=most)
-    fixed = {"workspace": q.new_empty(size, dtype=torch.float32), "out": torch.empty_like(q), "max_seqlen_k": most}
+    sized = {"max_seqlen_k": most, "split_size": given.pop("split_size", None)}
+    size = module.workspace_size(q, k, v, max_seqlen_q=q.shape[1], **sized)
+    fixed = {"workspace": q.new_empty(size, dtype=torch.float32), "out": torch.empty_like(q), **sized}
     return lambda: module.attend_with_cache(q, k, v, lengths, **fixed, **given)
 
 
@@ -139,14 +140,18 @@ def long_caches(limit: float) -> list[dict[str, Any]]:
     found = []
     for shape in SHAPES:
         q, k, v, lengths = tensors(*shape)
-        calls = {"dense": ours("causal", q, k, v, lengths)}
+        held: dict[str, tuple[Sequence[torch.Tensor], dict[str, torch.Tensor]]] = {"dense": ((k, v), {})}
         for page in (16, 128):
-            pk, pv, table = paged(k, v, page)
-            calls[f"page {page}"] = ours("causal", q, pk, pv, lengths, page_table=table)
+            *pages, table = paged(k, v, page)
+            held[f"page {page}"] = pages, {"page_table": table}
         if torch.cuda.get_device_capability() >= (8, 9):
             scales = dict.fromkeys(("k_scale", "v_scale"), torch.ones(shape[2], device="cuda"))
-            short = [x.to(torch.float8_e4m3fn) for x in (k, v)]
-            calls["float8"] = ours("causal", q, *short, lengths, **scales)
+            held["float8"] = [x.to(torch.float8_e4m3fn) for x in (k, v)], scales
+        calls = {
+            f"{name}{' by 1024' if split else ''}": ours("causal", q, *cache, lengths, split_size=split, **given)
+            for split in (None, 1024)
+            for name, (cache, given) in held.items()
+        }
         calls |= {name: peer(backend, q, k, v) for name, backend in PEERS.items()}
         times = in_turns(calls)
         least = 2 * k.nbytes / limit
@@ -226,7 +231,7 @@ def sweep(limit: float) -> list[dict[str, Any]]:
         for block, warps, stages, split in itertools.product(*TILES):
             if block * shape[-1] * 4 * stages > 200_000:
                 continue
-            launch.SPLITS_16BIT[size] = (block, warps, stages, split)
+            launch.SPLITS_16BIT[size] = ((block, warps, stages, split),) * 3
             decoding("causal").CALLS.clear()
             runtime.LaunchCache.known.clear()
             calls = {"dense": ours("causal", q, k, v, lengths)}

@@ -138,6 +138,20 @@ def test_caches_of_float8(form: str) -> None:
     check(list(out.split(1)), expected(module, s)[0], 6e-3)
 
 
+@pytest.mark.skipif(GPU and torch.cuda.get_device_capability() < (8, 9), reason="needs a GPU that knows float8_e4m3fn")
+@pytest.mark.parametrize("power", [-100, -6, 90])
+def test_queries_of_any_size_over_float8(power: int) -> None:
+    """Those of bfloat16 are multiplied in float16, whose numbers end sooner."""
+    s = Sequences([700, 33], [1, 1], HEADS, KV_HEADS, 128, device="cuda", dtype=torch.bfloat16)
+    decoding, cache = load("causal").decode, Cache(s)
+    cache.k, cache.v = (torch.randn_like(x).to(torch.float8_e4m3fn) for x in (cache.k, cache.v))
+    one, q = torch.tensor(1.0, device="cuda"), torch.cat(s.q)
+    given = {"k_scale": one, "v_scale": one, **cache.pages()}
+    out = decoding.attend_with_cache(q, cache.k, cache.v, s.seq_lens, scale=0.25, **given)
+    moved = decoding.attend_with_cache(q * 2.0**power, cache.k, cache.v, s.seq_lens, scale=0.25 / 2.0**power, **given)
+    assert torch.equal(out, moved)
+
+
 @pytest.mark.parametrize("page", [1, 16, 128])
 def test_bits_hang_on_neither_pages_nor_the_batch(page: int) -> None:
     s = Sequences(LENGTHS, [1] * len(LENGTHS), HEADS, KV_HEADS, 128, device="cuda", dtype=torch.bfloat16)

@@ -341,6 +341,25 @@ def test_splits_outside_a_window_are_not_started(
     torch.testing.assert_close(few[0][0], expected(variant(name), s, alone)[0][0], rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.parametrize("name", ["plain", "window", "first_keys", "in_pieces", "sinking"])
+def test_splits_of_another_size(variant: Callable[[str], ModuleType], name: str) -> None:
+    """The same within roundings, and those of one size are those of one split where it holds all keys."""
+    s, found = Sequences([30, 128, 129, 417], [1] * 4, seed=5), variant(name)
+    given = VARIANTS[name].given(s, Cache(s), False)[0]
+    sized = {key: x for key, x in given.items() if not isinstance(x, torch.Tensor)}
+    q, (k, v) = torch.zeros(4, 4, 16), torch.zeros(2, 4, 1024, 2, 16)
+    own, wide = (
+        found.decode.workspace_size(q, k, v, max_seqlen_q=1, max_seqlen_k=1024, split_size=size, **sized)
+        for size in (None, 1024)
+    )
+    assert wide == 16 * 17 < own
+    usual = decode(found, name, s, Cache(s))[:2]
+    one, other = (decode(found, name, s, Cache(s), split_size=size)[:2] for size in (512, 1024))
+    for x, y, z in zip(usual, one, other, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-5, atol=2e-6)
+        assert torch.equal(y, z)
+
+
 def test_other_lengths_within_the_same_bounds(variant: Callable[[str], ModuleType]) -> None:
     """As a graph does it: the same tensors, changed in place, and a workspace full of what came before."""
     decoding = variant("plain").decode
@@ -443,6 +462,9 @@ def test_merge_of_a_shared_prefix(variant: Callable[[str], ModuleType]) -> None:
         ({"q": torch.zeros(2, 1, 4, 16)}, ValueError, "q: expected 3 sequences as seq_lens has, got shape"),
         ({"q": torch.zeros(3, 1, 4, 16).half()}, TypeError, "k_cache: expected float16 or float8_e4m3fn, got float32"),
         ({"out": torch.zeros(3, 4, 16)}, ValueError, r"out: expected shape \(3, 1, 4, 16\), contiguous, got"),
+        ({"split_size": 100}, ValueError, "split_size: expected a multiple of 128, got 100"),
+        ({"split_size": 0}, ValueError, "split_size: expected a multiple of 128, got 0"),
+        ({"split_size": 128.0}, TypeError, "split_size: expected an int"),
         ({"workspace": torch.zeros(3)}, ValueError, r"workspace: expected \d+ values side by side, got shape \(3,\)"),
         ({"cu_seqlens_q": torch.arange(4).int()}, ValueError, r"q: expected \(T, Hq, D\) beside cu_seqlens_q, got"),
         ({"q": torch.zeros(3, 1, 4, 16, requires_grad=True)}, RuntimeError, "q: decoding has no backward pass"),

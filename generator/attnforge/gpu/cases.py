@@ -144,7 +144,7 @@ def _case(kernel: Kernel, function: Any, planned: Plan, head_dim: int, dtype: st
     known = {"GROUP": 4, "D": head_dim, "DV": head_dim - rest, "PAIRS": half, "REST": max(16, _power_of_2(rest))}
     known |= {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "BLOCK_D": columns, "BLOCK_DV": columns}
     known |= {"TILE_AXIS": 1, "BLOCK_T": 32, "BLOCK_PAIRS": _power_of_2(half), "BLOCK_REST": columns, "BLOCK": 1024}
-    known |= {"PAGE": 16, "BLOCK_S": 16, "BLOCK_H": 8, "MEASURED": False}
+    known |= {"PAGE": 16, "BLOCK_S": 64, "BLOCK_H": 8, "MEASURED": False, "OVERLAP": False}
     constants = known | {"PRECISION": "ieee", "RESET": float("-inf"), "MAKES": "dk" if head_dim > 256 else None}
     signature = {}
     for p in kernel.parameters:

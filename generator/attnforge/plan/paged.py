@@ -13,7 +13,7 @@ from .statements import Statement
 class Paged:
     """Keys as [pages, place in the page, heads, columns]; without a table each sequence has a page of its own."""
 
-    functions = ("find_sequence", "find_page")  # that its texts call
+    functions = ("find_sequence", "find_tile")  # that decoding calls
 
     def sequence(self) -> Statement:
         """The statement that finds a sequence's first new token, how many it has, and how many keys."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,7 +24,8 @@ _TABLES = (
     *("cos_ptr", "cos_stride_row", "cos_stride_column", "sin_ptr", "sin_stride_row", "sin_stride_column"),
     *("position_end", "D", "PAIRS"),
 )
-_OPTIONAL = ("pages_ptr", "k_scale_ptr", "v_scale_ptr")  # None where a call has none, which a tuple cannot hold
+# None where a call has none, which a tuple cannot hold
+_OPTIONAL = ("q_unit", "pages_ptr", "k_scale_ptr", "v_scale_ptr")
 _SEQUENCES = (Parameter("seq_lens_ptr", "*i32", "seq_lens"), Parameter("cu_seqlens_q_ptr", "*i32", "cu_seqlens_q"))
 _SIZES = (
     *(Parameter("tokens", "i32", "q.shape[0]"), Parameter("longest", "i32", "longest")),
@@ -31,10 +33,26 @@ _SIZES = (
     *(Parameter("splits", "i32", "splits"), Parameter("split_size", "i32", "split_size")),
     *(Parameter(name, "i32", name, own=True) for name in ("reach", "first_keys")),
 )
-# up to a head size: keys of a tile, warps of 16 rows, stages, keys of a split
+_OVERLAP = Parameter("OVERLAP", "constexpr", "runtime.overlaps(q.device)")
+# up to a head size: keys of a tile, warps, stages and keys of a split, for tiles of 16 rows and splits that are short,
+# or long, and for tiles of up to 64 rows
+_MANY = {64: (64, 4, 4, 2048), 128: (32, 4, 4, 2048), 256: (32, 8, 3, 1024)}
 SPLITS = {
-    "16BIT": {64: (64, 2, 4, 512), 128: (32, 2, 4, 512), 256: (32, 4, 3, 256)},
-    "FP32": {64: (32, 2, 4, 512), 128: (32, 4, 3, 256), 256: (16, 4, 3, 256)},
+    "16BIT": {
+        64: ((64, 2, 4, 512), (64, 2, 4, 1024), _MANY[64]),
+        128: ((128, 4, 2, 256), (64, 2, 2, 1024), _MANY[128]),
+        256: ((16, 2, 3, 256), (16, 2, 3, 1024), _MANY[256]),
+    },
+    "FLOAT8": {
+        64: ((64, 2, 3, 512), (64, 2, 3, 1024), _MANY[64]),
+        128: ((64, 2, 2, 256), (64, 2, 3, 1024), _MANY[128]),
+        256: ((32, 2, 2, 256), (32, 2, 3, 1024), _MANY[256]),
+    },
+    "FP32": {
+        64: ((32, 2, 4, 512), (32, 2, 4, 1024), (32, 4, 4, 2048)),
+        128: ((32, 4, 3, 256), (32, 4, 3, 1024), (32, 8, 3, 1024)),
+        256: ((16, 4, 3, 256), (16, 4, 3, 1024), (16, 8, 3, 1024)),
+    },
 }
 _COUNTS = {
     "B": "seq_lens.shape[0]",
@@ -70,10 +88,10 @@ class Decode:
 
     @staticmethod
     def tile(head_dim: int, single: bool) -> Tile:
-        """The tile of one query over pages, whose numbers have to come before their keys: hence the stages."""
+        """The tile of one query."""
         table = SPLITS["FP32" if single else "16BIT"]
-        block_n, warps, stages, _ = next(found for size, found in table.items() if head_dim <= size)
-        return Tile(16, block_n, warps, 2 * stages - 1)
+        (block_n, warps, stages, _), *_ = next(found for size, found in table.items() if head_dim <= size)
+        return Tile(16, block_n, warps, stages)
 
     @cached_property
     def arguments(self) -> tuple[CachedArgument, ...]:
@@ -120,10 +138,11 @@ class Decode:
     def functions(self) -> tuple[Function, ...]:
         """The functions that the kernels call and kernels.py lacks."""
         span = Function("decode/functions.jinja", "span_function", (self.span,))
+        read = names(*lines((*self.terms.loads("step"), *self.terms.loads("mask"), *self.terms.loads("program"))))
         found = (
-            *jitted("decode/functions", *PAGED.functions, "nth_of"),
+            *jitted("decode/functions", *PAGED.functions, *(("find_page",) if "find_page" in read else ()), "nth_of"),
             span,
-            *jitted("decode/functions", "load_places", "quantised"),
+            *jitted("decode/functions", "load_places", "quantised", "in_units"),
         )
         if not self.spec.rope:
             return found
@@ -148,7 +167,8 @@ class Decode:
         """The function that attends to a tile of keys."""
         terms, scale = self.terms, "scale" if self.spec.scores else "scale_log2"
         loads = (*terms.loads("step"), *terms.loads("mask"))
-        results, own = ("acc", "m", "l"), ("acc", "m", "l", "q_tile", "k_start", *_OPTIONAL)
+        results = ("acc", "m", "l", "page")
+        own = (*results, "q_tile", "k_start", *_OPTIONAL)
         strides = [parameter.name for x in "kv" for parameter in _cache(x)]
         strides += [f"{x}_scale_stride_{axis}" for x in "kv" for axis in ("page", "token")]
         walked = ("k_ptr", "v_ptr", "b", "kv_h", "k_len", "lo", "hi", *strides)
@@ -184,16 +204,16 @@ class Decode:
                 *p.constants("GROUP"),
                 Parameter("PAGE", "constexpr", "1 if page_table is None else k.shape[1]"),
                 *p.constants("D", "DV", "PAIRS", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION"),
+                _OVERLAP,
             ),
             "decode/split.jinja",
             "(splits * runtime.cdiv(rows, block_m) * k.shape[2], sequences)",
             self.step,
             {
                 "step_enter": self.step.unpacked,
-                "page": (PAGED.page("k_page, k_slot", "k_pos", "inside"),),
                 "scored": (*terms.loads("step"), *terms.score),
-                "masked": (*terms.loads("mask"), *terms.keep),
                 "unseen": softmax.unseen(_without_sink(self.spec)),
+                "masked": (*terms.loads("mask"), *terms.keep),
                 "sequence": (PAGED.sequence(),),
                 "rows": needed((*_rows(), *loaded), read),
                 "queries": self._queries,
@@ -205,21 +225,38 @@ class Decode:
     @property
     def _visit(self) -> tuple[Block, ...]:
         """The statements that attend to the tiles of a split that the rows see."""
-        tile: tuple[Block, ...] = (
-            Statement("k_start", "i * BLOCK_N"),
-            Statement("mixed", "(k_start < full_lo) | (k_start + BLOCK_N > full_hi)"),
-            self.step.call("mixed", ""),
-        )
+        place = Statement("k_start", "i * BLOCK_N")
+        found = "find_tile(pages_ptr, first * BLOCK_N, lo, hi, BLOCK_N, PAGE)"
+        mixed = Statement("mixed", "(k_start < full_lo) | (k_start + BLOCK_N > full_hi)")
+        loops: tuple[Block, ...] = (Loop("i", "first", "last", (place, mixed, self.step.call("mixed", ""))),)
+        if self.terms.loads("mask"):
+            begin = "full_first" if self.span.tiles.left else "first"
+            loops = (
+                Comment("what masks load under a branch would cost all tiles"),
+                *self._full(begin),
+                *(
+                    Loop("i", one, end, (place, self.step.call(str(one != begin), "")))
+                    for one, end in itertools.pairwise(dict.fromkeys(("first", begin, "full_last", "last")))
+                ),
+            )
         inside: tuple[Block, ...] = (
             Statement(", ".join(SPAN), self.span.call),
             Statement("begin, end", "tl.maximum(lo, split_begin), tl.minimum(hi, split_begin + split_size)"),
             Statement("first", "begin // BLOCK_N"),
             Statement("last", "tl.where(begin < end, tl.cdiv(end, BLOCK_N), first)"),
             *self.step.packed,
-            Loop("i", "first", "last", tile),
+            Statement("page", f"b if pages_ptr is None else {found}"),
+            *loops,
         )
         count = len(self.span.tiles.ends)
         return (Loop("span", "0", str(count), inside),) if count > 1 else inside
+
+    @staticmethod
+    def _full(begin: str) -> Iterator[Block]:
+        """The statements that tell the tiles that need no mask, from `begin` to `full_last`."""
+        if begin != "first":
+            yield Statement(begin, "tl.minimum(tl.maximum(tl.cdiv(full_lo, BLOCK_N), first), last)")
+        yield Statement("full_last", f"tl.minimum(tl.maximum(full_hi // BLOCK_N, {begin}), last)")
 
     @property
     def _queries(self) -> tuple[Block, ...]:
@@ -266,7 +303,8 @@ class Decode:
                 Parameter("lse_stride_head", "i32", "lse_strides[1]"),
                 *_SIZES,
                 *p.constants("DV", "BLOCK_DV"),
-                Parameter("BLOCK_S", "constexpr", "16"),
+                Parameter("BLOCK_S", "constexpr", "64 if block_m == 16 else 16"),
+                _OVERLAP,
             ),
             "decode/join.jinja",
             "(longest, q.shape[1], sequences)",

@@ -10,10 +10,11 @@ NEWEST := .venv-newest
 SMALL := tests/printing/test_printers.py tests/plan/test_reference.py generated/rope_swa_softcap
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs bench style quick test gpu-test floor-test newest-test clean
+.PHONY: help demo train docs bench style quick test gpu-test floor-test newest-test clean
 
 help:
 	@echo "make demo         render a variant and hold it against its reference, forward and backward"
+	@echo "make train        train a small decoder with rendered kernels and with sdpa: two minutes on a CPU"
 	@echo "make quick        style, types, and the tests that are not slow: in less than 3 minutes on 2 cores"
 	@echo "make test         all that needs no GPU: style, types, generated files up to date, tests; 15 minutes on 2 cores"
 	@echo "make gpu-test     the generated suites on a GPU; needs torch, triton and pytest, installs nothing"
@@ -28,6 +29,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
+
+train: $(STAMP)
+	$(BIN)/python examples/train.py
 
 docs: $(STAMP)
 	$(BIN)/python -m attnforge.cli.manual

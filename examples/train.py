@@ -35,8 +35,8 @@ SIZES = {
     ),
     "large": partial(
         Settings,
-        text=Diary(names=26, values=10),
-        sizes=Sizes(layers=8, width=512, heads=8, kv_heads=4, head_size=64, window=64, length=1024),
+        text=Diary(names=16, values=10),
+        sizes=Sizes(layers=8, width=512, heads=8, kv_heads=4, head_size=64, window=8, length=1024),
         batch=16,
         rate=1e-3,
     ),

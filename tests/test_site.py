@@ -96,7 +96,7 @@ def test_a_newcomer_finds_the_way(site: Path, chromium: browser.Browser) -> None
     tabs = chromium.value("[...document.querySelectorAll('.md-tabs__link')].map(x => x.innerText.trim())")
     assert tabs == ["Home", "First steps", "Writing specs", "In your code", "Behind it", "Project"]
     chromium.value("[...document.querySelectorAll('.md-tabs__link')][1].click()")
-    chromium.until("document.querySelector('h1')?.innerText.startsWith('From a paper')")
+    chromium.until("document.querySelector('h1')?.innerText.startsWith('Installing')")
     page = "[...document.querySelectorAll('.md-nav__link')].find(x => x.textContent.trim() == 'mistral')"
     chromium.open(site / "variants" / "index.html")
     chromium.value(f"{page}.click()")

@@ -14,7 +14,7 @@ import pytest
 import torch
 import train
 from click.testing import CliRunner, Result
-from devices import INTERPRETER
+from devices import GPU
 from training import report, sdpa
 from training.decoder import NEAR, Sizes
 from training.text import Diary
@@ -98,6 +98,7 @@ def test_text_follows_from_its_seed() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(GPU, reason="kernels run on a CPU in the interpreter alone")
 def test_both_learn_the_same_and_a_run_that_was_cut_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib", reason="the example draws a picture")
     whole, cut = tmp_path / "whole", tmp_path / "cut"
@@ -126,9 +127,8 @@ def test_the_model_learns_to_look_values_up(tmp_path: Path) -> None:
     assert report.last(trainer.steps)[1] < least + 0.2 * (blind - least)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_the_large_size_takes_a_step_in_bfloat16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(INTERPRETER, raising=False)
+@pytest.mark.skipif(not GPU, reason="needs a GPU")
+def test_the_large_size_takes_a_step_in_bfloat16(tmp_path: Path) -> None:
     settings = train.SIZES["large"](seed=0, device="cuda", dtype="bfloat16")
     first, second = (Trainer(settings, name, tmp_path / name).step() for name in ("ours", "sdpa"))
     assert first.loss == pytest.approx(second.loss, abs=0.02)

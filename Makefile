@@ -10,15 +10,17 @@ NEWEST := .venv-newest
 SMALL := tests/printing/test_printers.py tests/plan/test_reference.py generated/rope_swa_softcap
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs bench style quick test gpu-test floor-test newest-test clean
+.PHONY: help demo train docs site bench style quick test gpu-test floor-test newest-test clean
 
 help:
 	@echo "make demo         render a variant and hold it against its reference, forward and backward"
+	@echo "make train        train a small decoder with rendered kernels and with sdpa: two minutes on a CPU"
 	@echo "make quick        style, types, and the tests that are not slow: in less than 3 minutes on 2 cores"
 	@echo "make test         all that needs no GPU: style, types, generated files up to date, tests; 15 minutes on 2 cores"
 	@echo "make gpu-test     the generated suites on a GPU; needs torch, triton and pytest, installs nothing"
 	@echo "make bench        measure the recorded set on a GPU, and write the pages of docs that tell of it; installs nothing"
 	@echo "make docs         write docs/reference.md, docs/variants and README's commands again"
+	@echo "make site         README, CONTRIBUTING and docs as pages for a browser: build/site/index.html"
 	@echo "make floor-test   part of the tests with the oldest triton; make newest-test: with the newest"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -29,8 +31,15 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
 
+train: $(STAMP)
+	$(BIN)/python examples/train.py
+
 docs: $(STAMP)
 	$(BIN)/python -m attnforge.cli.manual
+
+site: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build -q --strict -f website/mkdocs.yml
+	@echo "open build/site/index.html"
 
 # every variant shows its values, and its gradients if it has any; the rest of a suite runs for variants that differ in what it touches
 CORE := causal_mha flash1 flash2_strided_k packed_causal packed_rope packed_log_decay rope_swa_softcap alibi runtime_window gpt_oss_window \

@@ -162,7 +162,7 @@ def test_a_copied_package_trains_where_attnforge_is_not_installed(tmp_path: Path
 
 
 def test_the_source_distribution_carries_what_its_tests_read(source: Path) -> None:
-    folders = ("generator", "templates", "specs", "tests", "generated", "benchmarks", "docs", "examples")
+    folders = ("generator", "templates", "specs", "tests", "generated", "benchmarks", "docs", "examples", "website")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
     files += [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "Makefile")]
     wanted = {path.relative_to(ROOT) for path in files if "__pycache__" not in path.parts}

@@ -527,3 +527,11 @@ def test_other_inputs_are_keywords_of_the_models_forward(module: Callable[..., M
     expected, _ = module("causal").attend(layer, 2 * q, q, q, None)
     assert weights is None
     assert (out - expected).abs().max() < 1e-5
+
+
+def test_the_first_training_step_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (block,) = re.findall("```python\n(import torch\n.*?)```", PAGE.read_text(), re.DOTALL)
+    exec(compile(block, str(PAGE), "exec"), {})
+    losses = [float(line) for line in capsys.readouterr().out.split()]
+    assert len(losses) == 3
+    assert losses[2] < losses[1] < losses[0]

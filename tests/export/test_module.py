@@ -313,3 +313,12 @@ def test_every_variant_has_a_module_or_a_reason(tmp_path: Path) -> None:
 def test_names_of_modules_are_known() -> None:
     public = {name for name in dir(torch.nn.Module()) if not name.startswith("_")}
     assert public - {"T_destination"} <= exports._OF_MODULES
+
+
+def test_the_page_is_right(package: Callable[..., ModuleType]) -> None:
+    package("gpt_oss", "")
+    text = (Path(__file__).parents[2] / "docs" / "module.md").read_text(encoding="utf-8")
+    blocks = "\n".join(re.findall(r"^```python\n(.*?)^```\n", text, re.MULTILINE | re.DOTALL))
+    names: dict[str, Any] = {}
+    exec(blocks.replace("from generated.", f"from {PACKAGES}."), names)
+    assert names["cache"].seq_lens.tolist() == [13, 13]

@@ -75,9 +75,14 @@ def test_scores_tell_of_caps_biases_and_positions(tmp_path: Path) -> None:
             "decode: 'out' is a keyword that decoding has anyway",
         ),
         (
-            "rope: {layout: half}\nmask: [causal]\nexports: [decode, transformers]",
+            "rope: {layout: interleaved}\nmask: [causal]\nexports: [decode, transformers]",
             "4:19",
-            "transformers: layers rotate q and k before they call attention",
+            "transformers: models rotate the halves of whole heads: rope: {layout: half}",
+        ),
+        (
+            "rope: {layout: half, dims: 8}\nmask: [causal]\nexports: [transformers]",
+            "4:11",
+            "transformers: models rotate the halves of whole heads: rope: {layout: half}",
         ),
         (
             "algorithm: flash1\nexports: [transformers]",

@@ -10,6 +10,7 @@ from ..source.errors import Problems, near
 from ..source.located_yaml import Value
 from .algorithm import Algorithm
 from .layers import LayerTerms
+from .rope import Rope
 
 # keywords of `attend_with_cache` and `append` beside those of `attention`
 _OF_DECODING = frozenset(
@@ -49,6 +50,7 @@ _OF_LAYERS = frozenset(
         "max_length_k",
         "output_attentions",
         "position_ids",
+        "angles",
     )
 )
 # what a module's forward calls by these names
@@ -85,7 +87,7 @@ class Candidate:
     inputs: Collection[Input]
     layers: LayerTerms
     packed: bool
-    rope: bool
+    rope: Rope | None
     dropout: bool
     algorithm: Algorithm
     latent: bool
@@ -135,8 +137,8 @@ def _no_layers(spec: Candidate) -> Iterator[str]:
         yield f"{name!r} is what layers hand over anyway; call the input otherwise"
     if not spec.algorithm.backward:
         yield f"the algorithm {spec.algorithm.name} has the forward pass alone; leave algorithm out"
-    if spec.rope:
-        yield "layers rotate q and k before they call attention; leave rope out"
+    if spec.rope and (spec.rope.dims or spec.rope.layout != "half"):
+        yield "models rotate the halves of whole heads: rope: {layout: half}"
     if spec.packed and spec.layers.seen == "prefix":
         yield "prefix_lm needs the dense layout, as layers tell of prefixes by batch entry"
     if spec.layers.seen == "all" and spec.layers.reads_q:

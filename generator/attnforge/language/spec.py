@@ -148,8 +148,8 @@ class _Loader:
         dropped = fields.truth("dropout")
         given = tuple(order.seen(k.meaning) for k in self.keywords.values() if isinstance(k.meaning, Input))
         said = layers.of([(m.label, m.keep) for m in masks], [(s.label, s.score) for s in scores])
-        wide, rotated = self._latent(fields, order), turned is not None
-        asking = exports.Candidate(name, self.keywords, given, said, packed, rotated, dropped, order, wide)
+        wide = self._latent(fields, order)
+        asking = exports.Candidate(name, self.keywords, given, said, packed, turned, dropped, order, wide)
         wanted = exports.read(fields.get("exports"), asking, self.problems)
         plain = {"spec": document.plain(), "terms": {n: t.plain for n, t in sorted(self.used.items())}}
         return Spec(

@@ -285,6 +285,16 @@ def test_positions_are_rows_of_the_tables(package: Callable[..., ModuleType]) ->
     agree([moved.detach()], [layer(x).detach()])
 
 
+def test_a_layer_compiles_without_a_break_and_its_tables_grow(package: Callable[..., ModuleType]) -> None:
+    layer = made(Case("gpt_oss", made=WHOLE | {"max_positions": 4}), package)
+    torch.compiler.reset()
+    compiled = torch.compile(layer, backend="eager", fullgraph=True, dynamic=True)
+    for tokens in (6, T):
+        x = torch.randn(B, tokens, HIDDEN)
+        agree([compiled(x).detach()], [layer(x).detach()])
+    assert len(layer.cos) >= T
+
+
 def test_weights_are_dropped_in_training_alone(package: Callable[..., ModuleType]) -> None:
     layer, x = made(Case("gpt2_dropout", made={"dropout_p": 0.5}), package), torch.randn(B, T, HIDDEN)
     expected = layer.eval()(x)

@@ -560,8 +560,10 @@ def rotated(module: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.usefixtures("on_device")
-@pytest.mark.parametrize("side", ["left", "right", "nothing"])
-@pytest.mark.parametrize("name", ROTATED)
+@pytest.mark.parametrize(
+    ("name", "side"),
+    [("llama", "left"), ("llama", "right"), ("llama", "nothing"), ("qwen3", "nothing"), ("mistral", "left")],
+)
 def test_a_patched_model_is_its_eager_self(name: str, side: str, rotated: Rotated) -> None:
     own, seen = rotated(name)
     ids, held = padded(side)
@@ -598,23 +600,22 @@ def plainly_rotated(
     return plain(*turned, v, **more)
 
 
-@pytest.mark.parametrize("side", ["left", "nothing"])
 def test_a_patched_model_compiles_without_a_break(
-    side: str, module: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch
+    module: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (ids, held), model = padded(side), DECODERS["qwen3"].made()
-    mask = {} if side == "nothing" else {"attention_mask": held}
-    expected = model(ids, use_cache=False, **mask).logits
+    (ids, held), model = padded("left"), DECODERS["qwen3"].made()
+    expected = model(ids, attention_mask=held, use_cache=False).logits
     monkeypatch.setattr(module("llama3"), "attention", plainly_rotated)
     module("llama3").patch(model)
     torch.compiler.reset()
-    found = torch.compile(model, backend="eager", fullgraph=True)(ids, use_cache=False, **mask).logits
+    found = torch.compile(model, backend="eager", fullgraph=True)(ids, attention_mask=held, use_cache=False).logits
     assert (found - expected)[held.bool()].abs().max() < 2e-5 * expected.abs().max()
 
 
 @pytest.mark.usefixtures("on_device")
-@pytest.mark.parametrize("cache", ["dynamic", "static"])
-@pytest.mark.parametrize(("name", "length"), [("qwen3", 8), ("mistral", 5)])
+@pytest.mark.parametrize(
+    ("name", "length", "cache"), [("qwen3", 8, "static"), ("mistral", 5, "dynamic"), ("mistral", 5, "static")]
+)
 def test_a_patched_model_generates_the_same_tokens(name: str, length: int, cache: str, rotated: Rotated) -> None:
     own, seen = rotated(name)
     model, (ids, held) = DECODERS[name].made(), padded("left", length=length)

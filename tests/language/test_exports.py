@@ -117,6 +117,12 @@ def test_scores_tell_of_caps_biases_and_positions(tmp_path: Path) -> None:
             "module: 'g_proj' is a name that a module has anyway",
         ),
         (
+            "score: [expr: score * r_proj + r]\ninputs:\n  r: {axes: [batch, key], grad: true}\n"
+            "  r_proj: {axes: [head], grad: true}\nexports: [module]",
+            "6:11",
+            "module: 'r_proj' is a name that a module has anyway",
+        ),
+        (
             "score: [expr: score * context]\ninputs: {context: {axes: []}}\nexports: [module]",
             "4:11",
             "module: 'context' is a name that a module has anyway",

@@ -156,7 +156,7 @@ def _no_module(spec: Candidate) -> Iterator[str]:
     held = options | {given.name for given in spec.inputs if learned(given)}
     made = {f"{given.name}_proj" for given in spec.inputs if projected(given)}
     taken = inputs & _OF_FORWARD | (held | made) & (_OF_MODULES | _OF_FORWARD) | options & _OF_CONSTRUCTORS
-    for name in sorted(taken):
+    for name in sorted(taken | held & made):
         yield f"{name!r} is a name that a module has anyway; call the input otherwise"
 
 

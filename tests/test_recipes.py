@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import itertools
 import json
 import math
 import os
@@ -10,9 +12,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import stand_ins
 import torch
 from devices import INTERPRETER
 
@@ -138,6 +142,121 @@ TAKES: dict[Formula, dict[str, Any]] = {
 }
 
 
+# -- recipes for other libraries: what each is beside plain PyTorch, and how far from it -------------------------------
+
+
+def apart(found: list[torch.Tensor], expected: list[torch.Tensor]) -> dict[str, float]:
+    """How far tensors are from what is expected, beside their size."""
+    pairs = enumerate(zip(found, expected, strict=True))
+    return {str(i): float((a - b).abs().max() / b.abs().max()) for i, (a, b) in pairs}
+
+
+def passes(call: Formula, *learned: torch.Tensor) -> list[torch.Tensor]:
+    """What a call gives, and the gradients of what it takes."""
+    given = [x.detach().clone().requires_grad_() for x in learned]
+    out = call(*given)
+    torch.manual_seed(1)
+    return [out.detach(), *torch.autograd.grad(out, given, torch.randn(out.shape))]
+
+
+def with_documents(names: dict[str, Any]) -> dict[str, float]:
+    layers = [SimpleNamespace(attention=SimpleNamespace(inner_attention=None))]
+    (layer,) = names["with_documents"](SimpleNamespace(layers=layers)).layers
+    inner = layer.attention.inner_attention.build()
+    cuts = torch.tensor([0, 5, 6, T], dtype=torch.int32)
+    masks = importlib.import_module("torchtitan.models.common.attention").VarlenMetadata(cuts, cuts, 6, 6)
+
+    def titan(q: Any, k: Any, v: Any) -> Any:
+        return inner(q, k, v, attention_masks=masks, scale=0.3, enable_gqa=True)
+
+    def plain(q: Any, k: Any, v: Any) -> Any:
+        parts = [[x[first:past, None].transpose(0, 1) for x in (q, k, v)] for first, past in itertools.pairwise(cuts)]
+        outs = [causal(q * 0.3 * D**0.5, *(x.repeat_interleave(2, 2) for x in (k, v))) for q, k, v in parts]
+        return torch.cat(outs, 1)[0]
+
+    torch.manual_seed(0)
+    states = torch.randn(T, 2 * H, D), torch.randn(T, H, D), torch.randn(T, H, D)
+    return apart(passes(titan, *states), passes(plain, *states))
+
+
+def fading(q: Any, k: Any, v: Any, window: int) -> torch.Tensor:
+    """What a sequence's last tokens q [T, H, D] see of all its tokens."""
+    distance = torch.arange(len(k) - len(q), len(k))[:, None] - torch.arange(len(k))
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    score = products(q[None], k[None]) - 0.3 * torch.log1p(distance.clamp(min=0))
+    return mixed(score.masked_fill((distance < 0) | (distance >= window), -math.inf).softmax(-1), v[None])[0]
+
+
+@torch.no_grad()
+def serve_pages(names: dict[str, Any]) -> dict[str, float]:
+    """A prompt beside one that goes on, then a chunk and a token."""
+    library = importlib.import_module("vllm.v1.attention.backend")
+    backend = importlib.import_module("vllm.v1.attention.backends.registry").AttentionBackendEnum.CUSTOM.get_class()
+    assert backend is names["PagesBackend"]
+    layer = backend.get_impl_cls()(2 * H, D, D**-0.5, H, None, 6)
+    builder = backend.get_builder_cls()(None, ["layer"], None, "cpu")
+    cache = torch.full(backend.get_kv_cache_shape(6, 4, H, D), math.nan)
+    pages = torch.tensor([[3, 1, 0], [5, 2, 4]], dtype=torch.int32)
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, T, heads, D) for heads in (2 * H, H, H))
+    found, expected, lengths = [], [], [0, 0]
+    for new in ([7, 2], [1, 5], [3, 1]):
+        rows = [range(first, first + count) for first, count in zip(lengths, new, strict=True)]
+        lengths = [r.stop for r in rows]
+        slots = [int(pages[b, i // 4]) * 4 + i % 4 for b, r in enumerate(rows) for i in r]
+        batch = library.CommonAttentionMetadata(
+            query_start_loc=torch.tensor([0, new[0], sum(new)], dtype=torch.int32),
+            seq_lens=torch.tensor(lengths, dtype=torch.int32),
+            num_actual_tokens=sum(new),
+            max_query_len=max(new),
+            max_seq_len=max(lengths),
+            block_table_tensor=pages,
+            slot_mapping=torch.tensor(slots),
+        )
+        # a batch has room for more tokens than it has
+        states = [
+            torch.cat([*(x[b, list(r)] for b, r in enumerate(rows)), torch.zeros_like(x[0, :2])]) for x in (q, k, v)
+        ]
+        output = torch.zeros(sum(new) + 2, 2 * H, D)
+        layer.forward(None, *states, cache, builder.build(0, batch), output)
+        found.append(output[: sum(new)])
+        expected.append(
+            torch.cat([fading(q[b, list(r)], k[b, : r.stop], v[b, : r.stop], 6) for b, r in enumerate(rows)])
+        )
+    measuring = layer.forward(None, *states, cache, None, torch.ones(3, 2 * H, D))
+    assert not measuring.any()
+    return apart([*found, torch.cat(found)], [*expected, torch.cat(expected)])
+
+
+def see_near_patches(names: dict[str, Any]) -> dict[str, float]:
+    torch.manual_seed(0)
+    library = importlib.import_module("timm.layers")
+    more = {"qkv_bias": True, "qk_norm": True, "gated": True, "norm_layer": torch.nn.LayerNorm}
+    model = torch.nn.Sequential(library.Attention(H * D, H, **more)).eval()
+    place = torch.stack(torch.meshgrid(torch.arange(4), torch.arange(4), indexing="ij"), -1).view(-1, 2)
+    shown = torch.ones(17, 17, dtype=torch.bool)
+    shown[1:, 1:] = (place[:, None] - place).abs().amax(-1) <= 1
+    x = torch.randn(B, 17, H * D)
+    expected = passes(lambda x: model[0](x, attn_mask=shown), x)
+    weights = {name: weight.clone() for name, weight in model.state_dict().items()}
+    swapped = names["see_near_patches"](model)
+    assert all(torch.equal(weight, weights[name]) for name, weight in swapped.state_dict().items())
+    # a bias of all keys moves no weight: its gradient is noise
+    learned = [weight for name, weight in swapped.named_parameters() if name != "0.k_norm.bias"]
+    found = [
+        torch.autograd.grad(call.square().sum(), learned)
+        for call in (swapped(x), library.Attention.forward(model[0], x, shown))
+    ]
+    return apart([*passes(swapped, x), *found[0]], [*expected, *found[1]])
+
+
+DOORS: dict[str, Callable[[dict[str, Any]], dict[str, float]]] = {
+    "with_documents": with_documents,
+    "PagesBackend": serve_pages,
+    "see_near_patches": see_near_patches,
+}
+
+
 def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```\n", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
@@ -182,27 +301,31 @@ def distances(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, f
     return found
 
 
-@pytest.mark.parametrize("name", [formula.__name__ for formula in TAKES])
+@pytest.mark.parametrize("name", [*(formula.__name__ for formula in TAKES), *DOORS])
 def test_a_recipe_is_its_formula(distances: dict[str, dict[str, float]], name: str) -> None:
     assert len(distances[name]) >= 4
     assert all(apart < 2e-5 for apart in distances[name].values()), distances[name]
 
 
 def test_every_recipe_is_held_against_a_formula() -> None:
-    """A function that no other block of the page calls is a recipe."""
+    """A function or class that nothing else on the page speaks of is a recipe."""
     text = "\n".join(blocks("python"))
-    defined = set(re.findall(r"(?m)^def (\w+)", text))
-    helpers = {name for name in defined if len(re.findall(rf"\b{name}\(", text)) > 1}
-    assert defined - helpers == {formula.__name__ for formula in TAKES}
+    defined = set(re.findall(r"(?m)^(?:def|class) (\w+)", text))
+    helpers = {name for name in defined if len(re.findall(rf"\b{name}\b", text)) > 1}
+    assert defined - helpers == {formula.__name__ for formula in TAKES} | set(DOORS)
 
 
 def serve() -> None:
     """Runs the page's blocks and prints how far each recipe is from its formula."""
     interpreter.hasten()
-    names: dict[str, Any] = {}
+    stand_ins.install()
+    # dataclasses look for the module that they stand in
+    module = sys.modules["recipes"] = ModuleType("recipes")
+    names = vars(module)
     for text in blocks("python"):
         exec(compile(text, str(PAGE), "exec"), names)
-    print(json.dumps({formula.__name__: measured(names[formula.__name__], formula) for formula in TAKES}))
+    found = {formula.__name__: measured(names[formula.__name__], formula) for formula in TAKES}
+    print(json.dumps(found | {name: check(names) for name, check in DOORS.items()}))
 
 
 if __name__ == "__main__":

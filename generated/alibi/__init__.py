@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0b3b1349b320ff88
-#   text hash     6f73474742671148
+#   content hash  a79664bee8027838
+#   text hash     2abd6fc6e784ba85
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0b3b1349b320ff88
-#   text hash     12b54afaca71903a
+#   content hash  a79664bee8027838
+#   text hash     cfe450d1a965c9d1
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

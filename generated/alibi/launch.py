@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0b3b1349b320ff88
-#   text hash     1b10a9b2d82f3552
+#   content hash  a79664bee8027838
+#   text hash     1bc351ae1fe9381a
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

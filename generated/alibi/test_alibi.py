@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0b3b1349b320ff88
-#   text hash     7a87dc9e8c2bad42
+#   content hash  a79664bee8027838
+#   text hash     63f6c66e4ab0bb6f
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

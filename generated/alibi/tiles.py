@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0b3b1349b320ff88
-#   text hash     a3270375dfc75c79
+#   content hash  a79664bee8027838
+#   text hash     76f4363d160f61f5
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5c34d6b0e7fdea63
-#   text hash     04820321cb786f98
+#   content hash  1efbae3a9105716b
+#   text hash     b31d3916fa8a3da5
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5c34d6b0e7fdea63
-#   text hash     f8b2e4d6d8d250c7
+#   content hash  1efbae3a9105716b
+#   text hash     c356f95176d2b2e8
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

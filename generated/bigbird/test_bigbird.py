@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5c34d6b0e7fdea63
-#   text hash     6701c8d81a862037
+#   content hash  1efbae3a9105716b
+#   text hash     2a80e87727f2f750
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

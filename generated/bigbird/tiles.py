@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5c34d6b0e7fdea63
-#   text hash     58394fce6bb8fd20
+#   content hash  1efbae3a9105716b
+#   text hash     2ede025691c9ef90
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

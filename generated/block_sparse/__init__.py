@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ea6929e6e69374d6
-#   text hash     dc974465df5bef22
+#   content hash  3b723ec9a021e6f2
+#   text hash     cb8c79da1ac6cfa4
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

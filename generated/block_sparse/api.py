@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ea6929e6e69374d6
-#   text hash     a022aca434864fc7
+#   content hash  3b723ec9a021e6f2
+#   text hash     87c3d17efa0931c1
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ea6929e6e69374d6
-#   text hash     f3590cde0933ed72
+#   content hash  3b723ec9a021e6f2
+#   text hash     9c939dabdf0cbe86
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ea6929e6e69374d6
-#   text hash     0d897ea34ce58d54
+#   content hash  3b723ec9a021e6f2
+#   text hash     a5820660322034eb
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ea6929e6e69374d6
-#   text hash     8c8a3b4e38f88ae6
+#   content hash  3b723ec9a021e6f2
+#   text hash     f26dc23bfe68bee5
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

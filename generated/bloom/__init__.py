@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5fd0b11d55f74152
-#   text hash     4d7f51d0303e4c47
+#   content hash  a512fc91e5c5f2ec
+#   text hash     ae8586a6b6b79eeb
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

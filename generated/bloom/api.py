@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5fd0b11d55f74152
-#   text hash     8fd4da56e5c573ce
+#   content hash  a512fc91e5c5f2ec
+#   text hash     b193d52e7d401344
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5fd0b11d55f74152
-#   text hash     2d823132bf295d04
+#   content hash  a512fc91e5c5f2ec
+#   text hash     8868080aa2d9fb92
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -16,7 +16,8 @@ The grid of `attend_split` is (tiles x key heads x splits, sequences), splits ru
 takes more than 65535. That of `join_splits` is (new tokens of a sequence, query heads, sequences).
 
 A split begins at a multiple of split_size keys, a tile of keys at one of BLOCK_N: which keys are summed together is no
-matter of the batch, of other lengths or of pages. Programs are started for the splits of the first_keys keys of a
+matter of the batch, of other lengths or of pages. On GPUs that can, a kernel starts while the one before it ends, and waits
+for what that has stored (OVERLAP). Programs are started for the splits of the first_keys keys of a
 sequence and, from that of the key `reach` before the first new token on, for as many as the host makes room for.
 
 Tensors, by their axes
@@ -38,6 +39,7 @@ Symbols
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .kernels import LOG2E, add_product, in_slopes_default, partial_row_sums
 
@@ -55,14 +57,14 @@ def find_sequence(seq_lens_ptr, cu_seqlens_q_ptr, b, tokens, longest, max_seqlen
 
 
 @triton.jit
-def find_page(pages_ptr, b, position, inside, PAGE: tl.constexpr):
-    """Pages that hold some positions of a sequence, and the places in them; only entries `inside` are read."""
-    if pages_ptr is None:
-        page, slot = b.to(tl.int64) + tl.zeros(position.shape, tl.int64), position
+def find_tile(pages_ptr, k_start, lo, hi, BLOCK_N: tl.constexpr, PAGE: tl.constexpr):
+    """The pages of a tile's keys, or the one page that holds them all; entries of keys outside [lo, hi) are not read."""
+    if PAGE % BLOCK_N == 0:
+        page = tl.load(pages_ptr + k_start // PAGE, mask=(k_start < hi) & (k_start + BLOCK_N > lo), other=0)
     else:
-        page = tl.load(pages_ptr + position // PAGE, mask=inside, other=0).to(tl.int64)
-        slot = position % PAGE
-    return page, slot
+        k_pos = k_start + tl.arange(0, BLOCK_N)
+        page = tl.load(pages_ptr + k_pos // PAGE, mask=(k_pos >= lo) & (k_pos < hi), other=0)
+    return page
 
 
 @triton.jit
@@ -103,12 +105,21 @@ def quantised(rows, scale_ptr, there, dtype: tl.constexpr, MEASURED: tl.constexp
 
 
 @triton.jit
+def in_units(q_tile):
+    """Rows of bfloat16 in float16, which holds float8 as well, over powers of 2 that bring their numbers below 16."""
+    top = tl.max(tl.abs(q_tile.to(tl.float32)), 1)
+    exponent = tl.maximum((top.to(tl.int32, bitcast=True) >> 23 & 255) - 3, 1)
+    unit = (exponent << 23).to(tl.float32, bitcast=True)
+    return (q_tile.to(tl.float32) / unit[:, None]).to(tl.float16), unit
+
+
+@triton.jit
 def attend(
-    acc, m, l, q_tile, k_start, pages_ptr, k_scale_ptr, v_scale_ptr, keys, terms, PAGE: tl.constexpr,
-    D: tl.constexpr, DV: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    PRECISION: tl.constexpr, mixed
+    acc, m, l, page, q_tile, k_start, q_unit, pages_ptr, k_scale_ptr, v_scale_ptr, keys, terms,
+    PAGE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
-    """Update the running softmax (acc, m, l) with those of a tile of keys that stand in [lo, hi)."""
+    """Update the running softmax (acc, m, l) with those of a tile of keys that stand in [lo, hi); `page` moves on."""
     (
         k_ptr, v_ptr, b, kv_h, k_len, lo, hi, k_stride_page, k_stride_token, k_stride_head, v_stride_page,
         v_stride_token, v_stride_head, k_scale_stride_page, k_scale_stride_token, v_scale_stride_page,
@@ -119,7 +130,11 @@ def attend(
     k_pos = k_start + tl.arange(0, BLOCK_N)
     # others are not even read: their pages may be somebody else's by now
     inside = (k_pos >= lo) & (k_pos < hi)
-    k_page, k_slot = find_page(pages_ptr, b, k_pos, inside, PAGE)
+    k_page, k_slot = page.to(tl.int64) + tl.zeros([BLOCK_N], tl.int64), k_pos
+    if pages_ptr is not None:
+        k_slot = k_pos % PAGE
+        # a tile ahead: keys do not wait for the numbers of their pages
+        page = find_tile(pages_ptr, k_start + BLOCK_N, lo, hi, BLOCK_N, PAGE)
     k_place = k_page * k_stride_page + k_slot.to(tl.int64) * k_stride_token + tl.cast(kv_h, tl.int64) * k_stride_head
     v_place = k_page * v_stride_page + k_slot.to(tl.int64) * v_stride_token + tl.cast(kv_h, tl.int64) * v_stride_head
     # [BLOCK_N, BLOCK_D]
@@ -128,6 +143,8 @@ def attend(
     if k_scale_ptr is not None:
         k_scale_place = k_page * k_scale_stride_page + k_slot.to(tl.int64) * k_scale_stride_token
         score = score * tl.load(k_scale_ptr + k_scale_place, mask=inside, other=0.0)[None, :]
+    if q_unit is not None:
+        score = score * q_unit[:, None]
     score = score - in_slopes * tl.abs(q_pos[:, None] - k_pos[None, :])  # alibi
     # [BLOCK_N, BLOCK_DV]
     v_tile = load_places(v_ptr, v_place, inside, DV, BLOCK_DV).to(q_tile.dtype)
@@ -148,7 +165,7 @@ def attend(
         v_scale_place = k_page * v_scale_stride_page + k_slot.to(tl.int64) * v_scale_stride_token
         p = p * tl.load(v_scale_ptr + v_scale_place, mask=inside, other=0.0)[None, :]
     acc = add_product(acc, p.to(v_tile.dtype), v_tile, PRECISION)  # [BLOCK_M, BLOCK_DV]
-    return acc, m, l
+    return acc, m, l, page
 
 
 @triton.jit(
@@ -162,9 +179,12 @@ def attend_split(
     v_scale_stride_sequence, v_scale_stride_page, v_scale_stride_token, v_scale_stride_head,
     pages_stride_sequence, tokens, longest, Hq, splits, split_size, GROUP: tl.constexpr, PAGE: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
+    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, OVERLAP: tl.constexpr
 ):  # fmt: skip
     """Store what a split of the keys of one head gives to a tile of rows: its part of out, and of the LSE."""
+    if OVERLAP:
+        gdc_wait()
+        gdc_launch_dependents()
     slot, head, b = tl.program_id(0) % splits, tl.program_id(0) // splits, tl.program_id(1)
     Hkv = Hq // GROUP
     tile, kv_h = head // Hkv, head % Hkv
@@ -197,6 +217,9 @@ def attend_split(
     q_place = (token + row).to(tl.int64) * q_stride_token + h.to(tl.int64) * q_stride_head
     # [BLOCK_M, BLOCK_D]
     q_tile = load_places(q_ptr, q_place, place < count, D, BLOCK_D)
+    q_unit = None
+    if (k_ptr.dtype.element_ty.primitive_bitwidth == 8) & (q_ptr.dtype.element_ty == tl.bfloat16):
+        q_tile, q_unit = in_units(q_tile)
     # [BLOCK_M, BLOCK_DV]
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     # [BLOCK_M]
@@ -213,12 +236,13 @@ def attend_split(
         v_scale_stride_token
     )  # fmt: skip
     terms = (scale, q_pos, in_slopes)
+    page = b if pages_ptr is None else find_tile(pages_ptr, first * BLOCK_N, lo, hi, BLOCK_N, PAGE)
     for i in tl.range(first, last):
         k_start = i * BLOCK_N
         mixed = (k_start < full_lo) | (k_start + BLOCK_N > full_hi)
-        acc, m, l = attend(
-            acc, m, l, q_tile, k_start, pages_ptr, k_scale_ptr, v_scale_ptr, keys, terms, PAGE, D, DV, BLOCK_N,
-            BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
+        acc, m, l, page = attend(
+            acc, m, l, page, q_tile, k_start, q_unit, pages_ptr, k_scale_ptr, v_scale_ptr, keys, terms, PAGE, D,
+            DV, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
         )  # fmt: skip
 
     l = tl.sum(l, 1)  # [BLOCK_M]
@@ -237,9 +261,12 @@ def attend_split(
 def join_splits(
     parts_ptr, seq_lens_ptr, cu_seqlens_q_ptr, out_ptr, lse_ptr, max_seqlen_k, reach, first_keys,
     lse_stride_sequence, lse_stride_head, tokens, longest, Hq, splits, split_size, DV: tl.constexpr,
-    BLOCK_DV: tl.constexpr, BLOCK_S: tl.constexpr
+    BLOCK_DV: tl.constexpr, BLOCK_S: tl.constexpr, OVERLAP: tl.constexpr
 ):  # fmt: skip
     """Store out and the LSE, in natural-log units, of a row: the parts of all splits, weighted by their LSEs."""
+    if OVERLAP:
+        gdc_wait()
+        gdc_launch_dependents()
     i, h, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     token, q_len, k_len = find_sequence(seq_lens_ptr, cu_seqlens_q_ptr, b, tokens, longest, max_seqlen_k)
     column = tl.arange(0, BLOCK_DV)
@@ -273,9 +300,11 @@ def join_splits(
         slot = tl.where(split < head, split, split - first_split + head)
         kept = (split < end) & ((split < head) | (split >= first_split))
         lse = tl.load(part_lse_ptr + slot, mask=kept, other=float("-inf"))
-        there = (lse > float("-inf"))[:, None] & (column < DV)[None, :]
         # [BLOCK_S, BLOCK_DV]
-        part = tl.load(parts_ptr + (row * splits + slot)[:, None] * DV + column[None, :], mask=there, other=0.0)
+        inside = kept[:, None] & (column < DV)[None, :]
+        part = tl.load(parts_ptr + (row * splits + slot)[:, None] * DV + column[None, :], mask=inside, other=0.0)
+        # once both are there: what a split without visible keys has not written may be a NaN
+        part = tl.where((lse > float("-inf"))[:, None], part, 0.0)
         m_new = tl.maximum(m, tl.max(lse, 0))
         # what has seen nothing yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
         pivot = tl.where(m_new == float("-inf"), 0.0, m_new)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5fd0b11d55f74152
-#   text hash     db57fe260b13991e
+#   content hash  a512fc91e5c5f2ec
+#   text hash     8bf4a8da1f5ef3a3
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5fd0b11d55f74152
-#   text hash     8fd7851c761d72cd
+#   content hash  a512fc91e5c5f2ec
+#   text hash     9f471d3343c13c04
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

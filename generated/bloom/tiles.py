@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5fd0b11d55f74152
-#   text hash     3737308327ddff0b
+#   content hash  a512fc91e5c5f2ec
+#   text hash     1f416899f4e21eeb
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

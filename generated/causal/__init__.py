@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  539cb8198a90afda
-#   text hash     c97bdee75094519f
+#   content hash  72a7dae768c9a37d
+#   text hash     2b2f9a7349a60577
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

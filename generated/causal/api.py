@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  539cb8198a90afda
-#   text hash     e8101d6bb7badcb4
+#   content hash  72a7dae768c9a37d
+#   text hash     55b3e7669508a78d
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

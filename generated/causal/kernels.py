@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  539cb8198a90afda
-#   text hash     2ea28811ded2504b
+#   content hash  72a7dae768c9a37d
+#   text hash     0e1e60d06098a1b1
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  539cb8198a90afda
-#   text hash     d460eef1c3667eed
+#   content hash  72a7dae768c9a37d
+#   text hash     fa00323e54c517ef
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

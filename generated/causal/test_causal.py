@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  539cb8198a90afda
-#   text hash     b6122e527e0efd0b
+#   content hash  72a7dae768c9a37d
+#   text hash     f7d4b2e22b052ff8
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

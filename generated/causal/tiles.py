@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  539cb8198a90afda
-#   text hash     8807e357ae866129
+#   content hash  72a7dae768c9a37d
+#   text hash     17d55308202fd18f
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8b94899fef5597aa
-#   text hash     900d924c0a0336f5
+#   content hash  2dfa6a4fd8c7242a
+#   text hash     74772b9191e04f5a
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

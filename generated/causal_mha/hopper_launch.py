@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8b94899fef5597aa
-#   text hash     df2e00705eac1138
+#   content hash  2dfa6a4fd8c7242a
+#   text hash     e0991f131eb127bc
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8b94899fef5597aa
-#   text hash     caad782734a043ca
+#   content hash  2dfa6a4fd8c7242a
+#   text hash     300ec8b08014347d
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

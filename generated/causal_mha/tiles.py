@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8b94899fef5597aa
-#   text hash     a9d505833eb8c2d9
+#   content hash  2dfa6a4fd8c7242a
+#   text hash     a42560e65bb8dc1e
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

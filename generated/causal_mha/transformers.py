@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8b94899fef5597aa
-#   text hash     6dd11c20608eaf4a
+#   content hash  2dfa6a4fd8c7242a
+#   text hash     dd0b2db81833e42f
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

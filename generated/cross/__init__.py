@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e1eb23e804c352df
-#   text hash     e61369dd1033ce50
+#   content hash  3a19a2d5716b7b85
+#   text hash     6a9e3f124914a3b3
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e1eb23e804c352df
-#   text hash     54d9b2e572f3389d
+#   content hash  3a19a2d5716b7b85
+#   text hash     a52043b796bbb8af
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e1eb23e804c352df
-#   text hash     1537d2bd32ce28a0
+#   content hash  3a19a2d5716b7b85
+#   text hash     dfbc8347e17ddb15
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

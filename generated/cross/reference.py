@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e1eb23e804c352df
-#   text hash     92f5db8645e8cfc7
+#   content hash  3a19a2d5716b7b85
+#   text hash     25a1ebbf878e63fc
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

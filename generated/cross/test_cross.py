@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e1eb23e804c352df
-#   text hash     a33d6abd6aa6fb87
+#   content hash  3a19a2d5716b7b85
+#   text hash     816b11822d0bd21a
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e1eb23e804c352df
-#   text hash     9edc20c6707c18fb
+#   content hash  3a19a2d5716b7b85
+#   text hash     86c1faf43c8ab1a6
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8552cf8a00123394
-#   text hash     6ddb07a07b189e41
+#   content hash  30d2d655ddd956dc
+#   text hash     ce68f5c1e8dbcb8b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8552cf8a00123394
-#   text hash     5f2d3a6c6b379a23
+#   content hash  30d2d655ddd956dc
+#   text hash     0b906e116439a8c4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py gets."""
 

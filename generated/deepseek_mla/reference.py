@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8552cf8a00123394
-#   text hash     bc34757b2959cb99
+#   content hash  30d2d655ddd956dc
+#   text hash     da883a3880979aa4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8552cf8a00123394
-#   text hash     d5250e0d5e98d508
+#   content hash  30d2d655ddd956dc
+#   text hash     57cb29b42891b734
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4a06e30e3321b1c6
-#   text hash     93eb39bd27cf91e5
+#   content hash  26971b36c015d635
+#   text hash     39c387fa0b38ba62
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4a06e30e3321b1c6
-#   text hash     d314f3cd9771f5e4
+#   content hash  26971b36c015d635
+#   text hash     b2eea4758768c250
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

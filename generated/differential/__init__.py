@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  20c143abd680b9e9
-#   text hash     c4834a872d209567
+#   content hash  a48bb4a28190ffc4
+#   text hash     2c12dc1dc275260d
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  20c143abd680b9e9
-#   text hash     ce1d4f6dc8383d92
+#   content hash  a48bb4a28190ffc4
+#   text hash     2b52776f0a52c8da
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  20c143abd680b9e9
-#   text hash     6c5bf0d2450180eb
+#   content hash  a48bb4a28190ffc4
+#   text hash     9481e0256af7cac0
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

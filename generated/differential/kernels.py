@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  20c143abd680b9e9
-#   text hash     15f4429368e960b2
+#   content hash  a48bb4a28190ffc4
+#   text hash     fc9c44332f5db2ea
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  20c143abd680b9e9
-#   text hash     ac2c547b2d50877a
+#   content hash  a48bb4a28190ffc4
+#   text hash     93eda47fef3678ae
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

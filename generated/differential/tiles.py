@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  20c143abd680b9e9
-#   text hash     913ad5e310a0e0a3
+#   content hash  a48bb4a28190ffc4
+#   text hash     0de750da694dc788
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  510e91f54bdb7191
-#   text hash     cb5860d76c1f7071
+#   content hash  7644e4061229b570
+#   text hash     0e17a29c74132609
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

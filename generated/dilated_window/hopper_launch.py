@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  510e91f54bdb7191
-#   text hash     1342a186e5c2a386
+#   content hash  7644e4061229b570
+#   text hash     5cdcd5c6628bc84d
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

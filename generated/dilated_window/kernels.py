@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  510e91f54bdb7191
-#   text hash     b8c16e1d1101f969
+#   content hash  7644e4061229b570
+#   text hash     695e939ddd831e6f
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  510e91f54bdb7191
-#   text hash     6acb35add7ef94b8
+#   content hash  7644e4061229b570
+#   text hash     27d9a2705a67c339
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  510e91f54bdb7191
-#   text hash     f35a34c0505d246d
+#   content hash  7644e4061229b570
+#   text hash     fa58ae7165e4bacb
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  a87cd330eeb65fb7
-#   text hash     830d112eceddca0d
+#   content hash  9e77c70c67bb9ccc
+#   text hash     d01487d137e2f699
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

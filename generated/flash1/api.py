@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  a87cd330eeb65fb7
-#   text hash     c9f855f981bc5fc1
+#   content hash  9e77c70c67bb9ccc
+#   text hash     13ba508400afa9e2
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

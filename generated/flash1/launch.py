@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  a87cd330eeb65fb7
-#   text hash     5ff7aa3576970201
+#   content hash  9e77c70c67bb9ccc
+#   text hash     b2702abcf2ea1c85
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

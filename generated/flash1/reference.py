@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  a87cd330eeb65fb7
-#   text hash     16d8ff4f42a0bf07
+#   content hash  9e77c70c67bb9ccc
+#   text hash     012539dd074d5362
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  a87cd330eeb65fb7
-#   text hash     e1e72e594d7ad673
+#   content hash  9e77c70c67bb9ccc
+#   text hash     069d3293d538e655
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

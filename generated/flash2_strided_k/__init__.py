@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ad21a435c574f643
-#   text hash     c4cfd8d07bdd4880
+#   content hash  db9eaf52e2e2cbca
+#   text hash     d1fde5cca6056f4d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ad21a435c574f643
-#   text hash     9851e4a5c9a6ef5d
+#   content hash  db9eaf52e2e2cbca
+#   text hash     44d1ac7cc1971553
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ad21a435c574f643
-#   text hash     4fda8afeeff06a20
+#   content hash  db9eaf52e2e2cbca
+#   text hash     0aeb47ca8040327b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

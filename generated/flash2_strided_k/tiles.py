@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ad21a435c574f643
-#   text hash     18165f552d7a0b0b
+#   content hash  db9eaf52e2e2cbca
+#   text hash     fc5301eca0a16ebd
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

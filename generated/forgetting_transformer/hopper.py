@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9cd17c99391d5169
-#   text hash     f58d71e2e60a9ca6
+#   content hash  e47a201c09cd8ee6
+#   text hash     357f9c4a7571d154
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

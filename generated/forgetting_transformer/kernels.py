@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9cd17c99391d5169
-#   text hash     7ed7a3bfdee596c3
+#   content hash  e47a201c09cd8ee6
+#   text hash     16e867baa88d27ab
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

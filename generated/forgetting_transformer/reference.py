@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9cd17c99391d5169
-#   text hash     296408dae9585da9
+#   content hash  e47a201c09cd8ee6
+#   text hash     82989ca7ccf4d94a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9cd17c99391d5169
-#   text hash     f9a6c430d5a483d1
+#   content hash  e47a201c09cd8ee6
+#   text hash     fcade1ca0df2e982
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0242831f13757328
-#   text hash     6aa9461567f23b37
+#   content hash  c9d1cc5243fbc780
+#   text hash     f80af3400e84e5bd
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

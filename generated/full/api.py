@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0242831f13757328
-#   text hash     40c9029aca5d8e9b
+#   content hash  c9d1cc5243fbc780
+#   text hash     95a26c6cbee922b4
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0242831f13757328
-#   text hash     35fc8faed126774b
+#   content hash  c9d1cc5243fbc780
+#   text hash     92ea82bdb235a1b3
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

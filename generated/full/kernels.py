@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0242831f13757328
-#   text hash     da49c95dcd05cb64
+#   content hash  c9d1cc5243fbc780
+#   text hash     ae3a065db67b3201
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

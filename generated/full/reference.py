@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0242831f13757328
-#   text hash     d67eb56e1c13fbcf
+#   content hash  c9d1cc5243fbc780
+#   text hash     bf29fe23ed303360
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

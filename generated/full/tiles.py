@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0242831f13757328
-#   text hash     0feca7683b5a7958
+#   content hash  c9d1cc5243fbc780
+#   text hash     3d68a32688de7509
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

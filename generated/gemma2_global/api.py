@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e21b2a6e2606df0a
-#   text hash     b01dcbccbc44f77e
+#   content hash  24611bcd1d9e21fc
+#   text hash     b5a2b7e375ebdef7
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

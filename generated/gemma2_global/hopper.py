@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e21b2a6e2606df0a
-#   text hash     4f9834bcd10f9124
+#   content hash  24611bcd1d9e21fc
+#   text hash     144e3a07a9c6742d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

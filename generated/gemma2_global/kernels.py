@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e21b2a6e2606df0a
-#   text hash     9282a60cd46f5c0a
+#   content hash  24611bcd1d9e21fc
+#   text hash     678a18ff818ae1ab
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e21b2a6e2606df0a
-#   text hash     db4f20ec5815ec54
+#   content hash  24611bcd1d9e21fc
+#   text hash     a8790d00b1c97f79
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

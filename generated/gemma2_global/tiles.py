@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e21b2a6e2606df0a
-#   text hash     cca02c3b460215d1
+#   content hash  24611bcd1d9e21fc
+#   text hash     ea406c63103f51c3
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5431bdeaaed9234f
-#   text hash     569abb63d6c7c2cd
+#   content hash  32c77c303b91c8f2
+#   text hash     a8c388f614d7c3d9
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5431bdeaaed9234f
-#   text hash     890835f22660e8b5
+#   content hash  32c77c303b91c8f2
+#   text hash     57416c627f9fe912
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

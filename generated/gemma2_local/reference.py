@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5431bdeaaed9234f
-#   text hash     576678919770f7ea
+#   content hash  32c77c303b91c8f2
+#   text hash     8cb0da673627108c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

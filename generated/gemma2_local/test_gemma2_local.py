@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5431bdeaaed9234f
-#   text hash     bd5f15c843a34dab
+#   content hash  32c77c303b91c8f2
+#   text hash     7802eb349b1d3f0c
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

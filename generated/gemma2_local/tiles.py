@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5431bdeaaed9234f
-#   text hash     d7199597d97d1e38
+#   content hash  32c77c303b91c8f2
+#   text hash     62e96eda63ca9fb0
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b3f69ce077b456bd
-#   text hash     15ba38d83e3a1e14
+#   content hash  58edee446cfbab28
+#   text hash     f8a623ea9f827c2e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

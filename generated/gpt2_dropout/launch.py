@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b3f69ce077b456bd
-#   text hash     0257b9af41a3685e
+#   content hash  58edee446cfbab28
+#   text hash     605ba1c676b64b1d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

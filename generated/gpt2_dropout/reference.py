@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b3f69ce077b456bd
-#   text hash     9d4829a90c39fd51
+#   content hash  58edee446cfbab28
+#   text hash     3f09753bf1f390d4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

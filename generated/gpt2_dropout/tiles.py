@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b3f69ce077b456bd
-#   text hash     ac0f772bf2ea62c7
+#   content hash  58edee446cfbab28
+#   text hash     e3588c0bbbb25fb7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  eb1caa669c5c70ea
-#   text hash     316cf225c82927db
+#   content hash  4bf5bb33364a3f02
+#   text hash     55e3b5e28b192888
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

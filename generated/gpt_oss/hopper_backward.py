@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  eb1caa669c5c70ea
-#   text hash     39ce051f78920c66
+#   content hash  4bf5bb33364a3f02
+#   text hash     d2fab6a44a5567af
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  eb1caa669c5c70ea
-#   text hash     0203997a85e63ed4
+#   content hash  4bf5bb33364a3f02
+#   text hash     d5d5751859e9f5c4
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py gets."""
 

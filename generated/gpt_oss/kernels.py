@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  eb1caa669c5c70ea
-#   text hash     e1eff1568c3a8e8e
+#   content hash  4bf5bb33364a3f02
+#   text hash     d60bfb3186fb90a6
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

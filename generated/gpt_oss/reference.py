@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  eb1caa669c5c70ea
-#   text hash     b813fcf4f27f2a43
+#   content hash  4bf5bb33364a3f02
+#   text hash     e0698e6fa6b7a6ae
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

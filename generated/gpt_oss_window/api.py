@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  363a3647b4dc7a48
-#   text hash     731081ee9ade34e0
+#   content hash  e00736584626a1b1
+#   text hash     9a3d890f576bbdc5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  363a3647b4dc7a48
-#   text hash     d33486dd9f873d12
+#   content hash  e00736584626a1b1
+#   text hash     d10a7337f6167774
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

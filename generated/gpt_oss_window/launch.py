@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  363a3647b4dc7a48
-#   text hash     0a7d32ce06bbf267
+#   content hash  e00736584626a1b1
+#   text hash     25cd1662665814a5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  363a3647b4dc7a48
-#   text hash     d0be6094a64af694
+#   content hash  e00736584626a1b1
+#   text hash     4f82f232facb723f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  db6679d3f862e8eb
-#   text hash     2b3f7cae78746667
+#   content hash  4011851432b0f7a6
+#   text hash     886a5e9e0f05a634
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

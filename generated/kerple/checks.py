@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/tests/checks.py.jinja
-#   content hash  538a4ae348311371
-#   text hash     c9c9b490ff4fd5e9
+#   content hash  a31d7ea65cf9c112
+#   text hash     311fa9adf64818f9
 #   render with   attnforge render SPEC
 """What suites check and by which rule; what is a variant's own stands in the test file beside it.
 
@@ -696,11 +696,11 @@ class TestAnyVariant:
             assert torch.equal(value, after[name]), name
 
     def test_bits_hang_on_no_other_sequence(self, variant):
-        inputs = variant.make_inputs(replace(variant.small, q_lens=(2,) * 5, k_lens=(40,) * 5))
-        # of what counts sequences, their cuts, their queries or their keys, what the first one has
-        counts = {5: 1, 6: 2, 10: 2, 200: 40} if variant.packed else {5: 1}
+        inputs = variant.make_inputs(replace(variant.small, q_lens=(2,) * 11, k_lens=(40,) * 11))
+        # of axes that count sequences, their cuts, their queries or their keys, what the first one has
+        counts = {11: 1, 12: 2, 22: 2, 440: 40} if variant.packed else {11: 1}
         alone = {
-            name: x[: counts.get(x.shape[0])] if isinstance(x, torch.Tensor) and x.dim() else x
+            name: x[tuple(slice(counts.get(size)) for size in x.shape)] if isinstance(x, torch.Tensor) else x
             for name, x in inputs.items()
         }
         for x, y in zip(attention(**alone, return_lse=True), attention(**inputs, return_lse=True)):

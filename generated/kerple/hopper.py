@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  db6679d3f862e8eb
-#   text hash     5b8bad286df90ef0
+#   content hash  4011851432b0f7a6
+#   text hash     59150d93d4a273ef
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

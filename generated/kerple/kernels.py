@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  db6679d3f862e8eb
-#   text hash     c686f6c80971825f
+#   content hash  4011851432b0f7a6
+#   text hash     daa929cf5ab10076
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

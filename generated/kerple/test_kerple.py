@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  db6679d3f862e8eb
-#   text hash     49345e76d86bb156
+#   content hash  4011851432b0f7a6
+#   text hash     f97a89faa00a52af
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  db6679d3f862e8eb
-#   text hash     4f93df527fee1518
+#   content hash  4011851432b0f7a6
+#   text hash     f82fd03816b6e691
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  cc415760b3a30751
-#   text hash     081c9d2726b5b38e
+#   content hash  3c9359a3cc1b6ce8
+#   text hash     0e5eb3f114cb3af6
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  cc415760b3a30751
-#   text hash     f39649b92a79ec58
+#   content hash  3c9359a3cc1b6ce8
+#   text hash     45d6fa1f1a586bd1
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py gets."""
 

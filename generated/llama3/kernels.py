@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  cc415760b3a30751
-#   text hash     015176122edd6929
+#   content hash  3c9359a3cc1b6ce8
+#   text hash     1d4258f97d4fa45b
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

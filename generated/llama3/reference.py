@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  cc415760b3a30751
-#   text hash     21899f2be6257a66
+#   content hash  3c9359a3cc1b6ce8
+#   text hash     4e4003652e4da285
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  cc415760b3a30751
-#   text hash     4c0a67d89e62ac6d
+#   content hash  3c9359a3cc1b6ce8
+#   text hash     379457fc96f82970
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

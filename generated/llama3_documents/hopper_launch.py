@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e426f99a3ec098be
-#   text hash     4ac3c0e3aa46f4c8
+#   content hash  5052f684312e6990
+#   text hash     93beeb4867b3aae7
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py gets."""
 

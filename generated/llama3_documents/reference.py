@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e426f99a3ec098be
-#   text hash     61e4807e5a9a7f09
+#   content hash  5052f684312e6990
+#   text hash     959b27d9d7b6678f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

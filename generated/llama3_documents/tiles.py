@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e426f99a3ec098be
-#   text hash     f95074ba710ca5fd
+#   content hash  5052f684312e6990
+#   text hash     48d0eef56b36fa67
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

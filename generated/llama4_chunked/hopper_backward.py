@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9bd24d932147582b
-#   text hash     c3139c6be7b004e1
+#   content hash  4b0320b2b5c48f7f
+#   text hash     71af41d34aed89c0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9bd24d932147582b
-#   text hash     dfc852c48dbf4c98
+#   content hash  4b0320b2b5c48f7f
+#   text hash     56f26270d176674c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9bd24d932147582b
-#   text hash     47b5b52fa7e87361
+#   content hash  4b0320b2b5c48f7f
+#   text hash     99dbbaac60cad3ea
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  201ebb31755f02ce
-#   text hash     e3379d1c44fd77b7
+#   content hash  b589094753a4ed95
+#   text hash     32127e953d9fdb9c
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

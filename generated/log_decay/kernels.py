@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  201ebb31755f02ce
-#   text hash     5ba52eb4c9bd77c6
+#   content hash  b589094753a4ed95
+#   text hash     4950c6b01787cb78
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

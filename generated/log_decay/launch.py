@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  201ebb31755f02ce
-#   text hash     b12571913ca1718f
+#   content hash  b589094753a4ed95
+#   text hash     de0082bdc473e552
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

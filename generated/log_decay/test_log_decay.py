@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  201ebb31755f02ce
-#   text hash     733b25a21346c08f
+#   content hash  b589094753a4ed95
+#   text hash     abb0f19c96606138
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

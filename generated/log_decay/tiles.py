@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  201ebb31755f02ce
-#   text hash     4e4119023072b00f
+#   content hash  b589094753a4ed95
+#   text hash     c7b0e8c4e712f837
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  190d8f8a943445dd
-#   text hash     3efb14210df6ac34
+#   content hash  97e4d6f92d887b80
+#   text hash     729708ef4fb46b55
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

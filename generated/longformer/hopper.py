@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  190d8f8a943445dd
-#   text hash     51c9598c5ba385d7
+#   content hash  97e4d6f92d887b80
+#   text hash     4e89fa8c602f1830
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  190d8f8a943445dd
-#   text hash     b1734e49c021ca13
+#   content hash  97e4d6f92d887b80
+#   text hash     4bcaa09686317f64
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

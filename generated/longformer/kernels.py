@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  190d8f8a943445dd
-#   text hash     0ab08a65eaa82edf
+#   content hash  97e4d6f92d887b80
+#   text hash     e73c3db1ce6a207f
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  190d8f8a943445dd
-#   text hash     eec950f90e9eb067
+#   content hash  97e4d6f92d887b80
+#   text hash     134fdf4c58ae4eb2
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ad67ec4af09a9db0
-#   text hash     a8127d55391f851b
+#   content hash  b87e26e603b57480
+#   text hash     cd64dc9f0f356df1
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

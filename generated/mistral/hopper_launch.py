@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ad67ec4af09a9db0
-#   text hash     f69b4a83a8771a0f
+#   content hash  b87e26e603b57480
+#   text hash     30ce146a25970197
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ad67ec4af09a9db0
-#   text hash     70c299feaa9609c0
+#   content hash  b87e26e603b57480
+#   text hash     fb4cafd30acf5669
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ad67ec4af09a9db0
-#   text hash     7db2e95380007ead
+#   content hash  b87e26e603b57480
+#   text hash     4f68c209b8b2c305
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ad67ec4af09a9db0
-#   text hash     92330b95066609fc
+#   content hash  b87e26e603b57480
+#   text hash     ee37685ee8de0f9a
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

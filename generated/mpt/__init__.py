@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  aaf0a515c28a315d
-#   text hash     f2dae9aba44a6be5
+#   content hash  95e971f567be849d
+#   text hash     a8f187066b3eb0fa
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  aaf0a515c28a315d
-#   text hash     e5c81c4b40fcd304
+#   content hash  95e971f567be849d
+#   text hash     18f9ef5e9aeec64d
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -35,6 +35,7 @@ def attend_with_cache(
     workspace: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
     return_lse: bool = False,
+    split_size: int | None = None,
 ):
     """Attention with a prefix and linear biases.
 
@@ -57,6 +58,8 @@ def attend_with_cache(
     workspace: float32, contiguous, at least workspace_size(...) values; made if None
     out: contiguous, where the result goes; made if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq) or (Hq, T)
+    split_size: keys that a program goes through, a multiple of 128; long caches are read faster with 1024, short ones with
+        fewer. The last bits of a row hang on it; None has one for all calls
     """
     return _attend(
         q,
@@ -75,6 +78,7 @@ def attend_with_cache(
         workspace,
         out,
         return_lse,
+        split_size,
     )
 
 
@@ -95,6 +99,7 @@ def _attend(
     workspace,
     out,
     return_lse,
+    split_size,
 ):
     """What `attend_with_cache` does; names from the spec begin with `in_` from here on, as in the kernels."""
     given = (
@@ -111,7 +116,7 @@ def _attend(
         workspace,
         out,
     )
-    call = decode_arguments.remembered(CALLS, _check_call, given, (max_seqlen_q, max_seqlen_k))
+    call = decode_arguments.remembered(CALLS, _check_call, given, (max_seqlen_q, max_seqlen_k, split_size))
     if torch.is_grad_enabled():
         decode_arguments.refuse_gradients(q=q, k_cache=k_cache, v_cache=v_cache, slopes=in_slopes)
     # on a GPU a look at values would wait for it
@@ -154,11 +159,13 @@ def workspace_size(
     *,
     max_seqlen_q: int,
     max_seqlen_k: int,
+    split_size: int | None = None,
 ) -> int:
     """How many float32 values the workspace of calls with tensors of such shapes and with these bounds has at least."""
     from . import decode_launch as launch
 
-    return launch.workspace_size(q, k_cache, v_cache, max_seqlen_q, max(max_seqlen_k, 1), *_seen())
+    decode_arguments.check_split_size(split_size)
+    return launch.workspace_size(q, k_cache, v_cache, max_seqlen_q, max(max_seqlen_k, 1), split_size, *_seen())
 
 
 def append(
@@ -252,8 +259,10 @@ def _check_call(
     out,
     max_seqlen_q,
     max_seqlen_k,
+    split_size,
 ):
     """What such calls have in common, once all is checked."""
+    decode_arguments.check_split_size(split_size)
     decode_arguments.check_operands(q, k_cache, v_cache, grouped=False)
     longest, max_seqlen_k = decode_arguments.bounds(
         q, k_cache, seq_lens, page_table, cu_seqlens_q, max_seqlen_q, max_seqlen_k
@@ -270,7 +279,9 @@ def _check_call(
     from . import decode_launch as launch
 
     seen = _seen()
-    size = launch.workspace_size(q, k_cache, v_cache, longest, max_seqlen_k, *seen)
+    size = launch.workspace_size(q, k_cache, v_cache, longest, max_seqlen_k, split_size, *seen)
     if workspace is not None:
         decode_arguments.check_workspace(workspace, q, size)
-    return decode_arguments.Call(launch.attend, longest, max_seqlen_k, seen, size, cu_seqlens_q is not None, q, v_cache)
+    return decode_arguments.Call(
+        launch.attend, longest, max_seqlen_k, split_size, seen, size, cu_seqlens_q is not None, q, v_cache
+    )

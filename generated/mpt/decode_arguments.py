@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/decode/arguments.py.jinja
-#   content hash  312dad3e4c8bb314
-#   text hash     d85afaf19302cac7
+#   content hash  3ae9924d8c1ef6d5
+#   text hash     40bbf051a22b70fa
 #   render with   attnforge render SPEC
 """What calls of decoding give, checked beside what arguments.py checks, and what shapes it has for kernels.
 
@@ -21,9 +21,10 @@ WIDEST = 256  # head size
 class Call:
     """What calls with tensors of the same shapes, and with the same bounds, have in common."""
 
-    def __init__(self, attend, longest, max_seqlen_k, seen, size, packed, q, v_cache, positions=None):
+    def __init__(self, attend, longest, max_seqlen_k, split_size, seen, size, packed, q, v_cache, positions=None):
         self.attend = attend
-        self.longest, self.max_seqlen_k, self.seen, self.size = longest, max_seqlen_k, seen, size
+        self.longest, self.max_seqlen_k, self.split_size = longest, max_seqlen_k, split_size
+        self.seen, self.size = seen, size
         self.scale = 1 / math.sqrt(q.shape[-1])
         self.out = (*q.shape[:-1], v_cache.shape[-1])
         self.lse = (*q.shape[:-3], q.shape[-2], q.shape[-3])
@@ -175,6 +176,11 @@ def check_each(name, x, rows, dtypes, other):
     """A number for each token of some rows, whose last axes are heads and columns."""
     shape = rows.shape[:-2]
     arguments.check_tensor(name, x, rows, dtypes, shape, full_axes=range(len(shape)), other=other)
+
+
+def check_split_size(split_size):
+    if split_size is not None and (arguments.as_int("split_size", split_size) < 1 or split_size % 128):
+        raise ValueError(f"split_size: expected a multiple of 128, got {split_size}")
 
 
 def check_workspace(workspace, q, size):

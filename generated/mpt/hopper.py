@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  aaf0a515c28a315d
-#   text hash     e26c55d26be04009
+#   content hash  95e971f567be849d
+#   text hash     adacb6dae52d99be
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

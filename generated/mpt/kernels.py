@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  aaf0a515c28a315d
-#   text hash     13c4235722eeab6e
+#   content hash  95e971f567be849d
+#   text hash     f9b85f6b8f4f4821
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

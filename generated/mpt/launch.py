@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  aaf0a515c28a315d
-#   text hash     948cec6afe453ab3
+#   content hash  95e971f567be849d
+#   text hash     1c1e5aefcccddb0b
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

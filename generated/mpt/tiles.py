@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  aaf0a515c28a315d
-#   text hash     717e6b068a6b209b
+#   content hash  95e971f567be849d
+#   text hash     4982910790827bb7
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  7f66c436e931fb2c
-#   text hash     e4c1d939390baf2e
+#   content hash  2087bafdf01eb95d
+#   text hash     f091349103545853
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py gets."""
 

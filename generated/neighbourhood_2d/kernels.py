@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  7f66c436e931fb2c
-#   text hash     2e3c4e75aeecf70d
+#   content hash  2087bafdf01eb95d
+#   text hash     ba3e8fb23374a82a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  7f66c436e931fb2c
-#   text hash     3b20a8fabdfcbe7c
+#   content hash  2087bafdf01eb95d
+#   text hash     d09f37e9df1002df
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9e99239037fdd031
-#   text hash     de424e76aa1e04fe
+#   content hash  e6c023b449aca766
+#   text hash     d0d42c46c8aee11b
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9e99239037fdd031
-#   text hash     975092ee5a47c131
+#   content hash  e6c023b449aca766
+#   text hash     abe7c324e3c60690
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9e99239037fdd031
-#   text hash     93ddf63e9fdc6534
+#   content hash  e6c023b449aca766
+#   text hash     9fa67ea27345481e
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

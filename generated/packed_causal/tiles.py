@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9e99239037fdd031
-#   text hash     c91fe4512ed58634
+#   content hash  e6c023b449aca766
+#   text hash     32b875e93e55e75a
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bb1a139089812895
-#   text hash     219684516cdb50ab
+#   content hash  fa0e67b81cb63ce2
+#   text hash     4f3b062794b1ae94
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bb1a139089812895
-#   text hash     875a9ff8cccdc94b
+#   content hash  fa0e67b81cb63ce2
+#   text hash     bc61693b76ee1573
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py gets."""
 

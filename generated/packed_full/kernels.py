@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bb1a139089812895
-#   text hash     e2506d78bf539457
+#   content hash  fa0e67b81cb63ce2
+#   text hash     e19d28fd80b863aa
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bb1a139089812895
-#   text hash     d0b9d05d6410f849
+#   content hash  fa0e67b81cb63ce2
+#   text hash     fbfdcebe66e1bc55
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

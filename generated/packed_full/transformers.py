@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bb1a139089812895
-#   text hash     f69a4a36e33db8e8
+#   content hash  fa0e67b81cb63ce2
+#   text hash     bf8ac5f175bbbcc3
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  21b88c02249837e7
-#   text hash     d4ecbab87d628db1
+#   content hash  431de1926144b1dc
+#   text hash     1cda63c0a1c282d9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

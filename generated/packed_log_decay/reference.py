@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  21b88c02249837e7
-#   text hash     1fef5fe5c90b17f5
+#   content hash  431de1926144b1dc
+#   text hash     eda922494349043e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

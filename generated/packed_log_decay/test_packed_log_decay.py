@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  21b88c02249837e7
-#   text hash     924ef34b59517e8c
+#   content hash  431de1926144b1dc
+#   text hash     0cc6f40d2ceca17e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

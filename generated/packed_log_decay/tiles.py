@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  21b88c02249837e7
-#   text hash     268a6703da1cbb8a
+#   content hash  431de1926144b1dc
+#   text hash     63057e0405c0aa00
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ed7b8a2e6501d674
-#   text hash     e194586ec58ac20c
+#   content hash  9102776a099f57c1
+#   text hash     5a06e5e79fe5ce18
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

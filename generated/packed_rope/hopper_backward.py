@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ed7b8a2e6501d674
-#   text hash     74ebfcd65977e72f
+#   content hash  9102776a099f57c1
+#   text hash     03cf35e10fff10f7
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

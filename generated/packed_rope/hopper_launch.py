@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ed7b8a2e6501d674
-#   text hash     e950afef72fb67f1
+#   content hash  9102776a099f57c1
+#   text hash     cd4d4b2ee3331bed
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ed7b8a2e6501d674
-#   text hash     8097e8923e62085d
+#   content hash  9102776a099f57c1
+#   text hash     c5b7a0e1e0a71a88
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

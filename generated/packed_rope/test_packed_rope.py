@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ed7b8a2e6501d674
-#   text hash     e9309f5cdaeca617
+#   content hash  9102776a099f57c1
+#   text hash     4fa320a6751dec0f
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5e608f20013ba55d
-#   text hash     6b71c6b2d4eda9a2
+#   content hash  e9864c4bbe533f87
+#   text hash     924e7f9cf50adc9c
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5e608f20013ba55d
-#   text hash     d0a9d1a9e3db4438
+#   content hash  e9864c4bbe533f87
+#   text hash     efb1e44c4519550d
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

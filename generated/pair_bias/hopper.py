@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5e608f20013ba55d
-#   text hash     e5d89a6184e8ec08
+#   content hash  e9864c4bbe533f87
+#   text hash     21a8acd57d388d70
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5e608f20013ba55d
-#   text hash     716fc569b82262e8
+#   content hash  e9864c4bbe533f87
+#   text hash     3236889b2bc0a168
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

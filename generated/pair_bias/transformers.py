@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5e608f20013ba55d
-#   text hash     8aa9e427eaa99caa
+#   content hash  e9864c4bbe533f87
+#   text hash     bc37c51b4be98ddd
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

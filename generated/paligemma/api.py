@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bc0f91fd9e828126
-#   text hash     4621d93440f15132
+#   content hash  7b14a08a55e3e720
+#   text hash     b159736b459fbf74
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bc0f91fd9e828126
-#   text hash     4f6728ddeb71a49f
+#   content hash  7b14a08a55e3e720
+#   text hash     0535a494596ff65e
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -11,40 +11,50 @@ import torch
 from . import decode_arguments, runtime
 from . import decode_kernels as kernels
 
-# up to a head size: keys of a tile, warps of 16 rows, stages, keys of a split. They are a matter of nothing else, and so
-# are the bits of a row
-SPLITS_16BIT = {64: (64, 2, 4, 512), 128: (32, 2, 4, 512), 256: (32, 4, 3, 256)}
-SPLITS_FP32 = {64: (32, 2, 4, 512), 128: (32, 4, 3, 256), 256: (16, 4, 3, 256)}
+# up to a head size: keys of a tile, warps, stages and keys of a split for tiles of 16 rows, of calls that leave the latter
+# to the table or ask for fewer than 512, and that ask for more; and for tiles of up to 64 rows. They are a matter of
+# nothing else, and so are the bits of a row
+SPLITS_16BIT = {
+    64: ((64, 2, 4, 512), (64, 2, 4, 1024), (64, 4, 4, 2048)),
+    128: ((128, 4, 2, 256), (64, 2, 2, 1024), (32, 4, 4, 2048)),
+    256: ((16, 2, 3, 256), (16, 2, 3, 1024), (32, 8, 3, 1024)),
+}
+SPLITS_FLOAT8 = {
+    64: ((64, 2, 3, 512), (64, 2, 3, 1024), (64, 4, 4, 2048)),
+    128: ((64, 2, 2, 256), (64, 2, 3, 1024), (32, 4, 4, 2048)),
+    256: ((32, 2, 2, 256), (32, 2, 3, 1024), (32, 8, 3, 1024)),
+}
+SPLITS_FP32 = {
+    64: ((32, 2, 4, 512), (32, 2, 4, 1024), (32, 4, 4, 2048)),
+    128: ((32, 4, 3, 256), (32, 4, 3, 1024), (32, 8, 3, 1024)),
+    256: ((16, 4, 3, 256), (16, 4, 3, 1024), (16, 8, 3, 1024)),
+}
 WHOLE = 2**30  # keys of a split that no sequence fills
 
 
-def split_of(q, k, v, longest):
+def split_of(q, k, v, longest, split_size):
     """Rows and keys of a tile, warps, stages and keys of a split for calls with so many new tokens of a sequence."""
     rows = longest * (q.shape[-2] // k.shape[-2])
-    block_n, warps, stages, keys = (32, 4, 1, 64) if runtime.INTERPRETED else _tile(q, v)
-    if rows > 256:
-        # enough rows to fill a GPU: each program goes through all keys
-        keys = WHOLE
-    elif rows > 16:
-        keys *= 4
-    block_m = min(max(16, runtime.power_of_2(rows)), 16 if runtime.INTERPRETED else 64)
-    return block_m, block_n, warps if block_m == 16 else 2 * warps, stages, keys
+    table = SPLITS_FP32 if q.dtype == torch.float32 else SPLITS_FLOAT8 if k.element_size() == 1 else SPLITS_16BIT
+    size = next(size for size in table if max(q.shape[-1], v.shape[-1]) <= size)
+    short, long, many = table[size]
+    block_n, warps, stages, keys = many if rows > 16 else long if split_size and split_size >= 512 else short
+    if runtime.INTERPRETED:
+        block_n, warps, stages, keys = 32, 4, 1, 64 if rows <= 16 else 256
+    # enough rows to fill a GPU: each program goes through all keys
+    keys = WHOLE if rows > 256 else split_size or keys
+    return min(max(16, runtime.power_of_2(rows)), 16 if runtime.INTERPRETED else 64), block_n, warps, stages, keys
 
 
-def _tile(q, v):
-    table = SPLITS_FP32 if q.dtype == torch.float32 else SPLITS_16BIT
-    return next(found for size, found in table.items() if max(q.shape[-1], v.shape[-1]) <= size)
-
-
-def count_splits(split_size, longest, max_seqlen_k, reach, first_keys):
+def count_splits(keys, longest, max_seqlen_k, reach, first_keys):
     """How many splits of a sequence new tokens may see: a range may begin and end within one."""
-    seen = runtime.cdiv(first_keys, split_size) + runtime.cdiv(reach + longest - 1, split_size) + 1
-    return min(seen, runtime.cdiv(max_seqlen_k, split_size))
+    seen = runtime.cdiv(first_keys, keys) + runtime.cdiv(reach + longest - 1, keys) + 1
+    return min(seen, runtime.cdiv(max_seqlen_k, keys))
 
 
-def workspace_size(q, k, v, longest, max_seqlen_k, reach, first_keys):
+def workspace_size(q, k, v, longest, max_seqlen_k, split_size, reach, first_keys):
     """How many float32 values the parts of all splits take: of each a row of v's width, and its LSE."""
-    splits = count_splits(split_of(q, k, v, longest)[-1], longest, max_seqlen_k, reach, first_keys)
+    splits = count_splits(split_of(q, k, v, longest, split_size)[-1], longest, max_seqlen_k, reach, first_keys)
     return q.numel() // q.shape[-1] * splits * (v.shape[-1] + 1)
 
 
@@ -75,12 +85,9 @@ def attend(
     positions = None if positions is None else positions.reshape(-1)
     longest, lse_strides, sequences = call.longest, call.lse_strides, seq_lens.shape[0]
     rows = longest * (q.shape[1] // k.shape[2])
-    block_m, block_n, warps, stages, split_size = split_of(q, k, v, longest)
+    block_m, block_n, warps, stages, split_size = split_of(q, k, v, longest, call.split_size)
     splits = count_splits(split_size, longest, max_seqlen_k, reach, first_keys)
-    if page_table is not None:
-        # the number of a page has to come before its keys: twice the way for as many tiles under way
-        stages = 2 * stages - 1
-    cache = runtime.LaunchCache.of("decode", q, *call.shapes, call.longest, splits, lse is None)
+    cache = runtime.LaunchCache.of("decode", q, *call.shapes, call.longest, splits, split_size, lse is None)
     runtime.launch(
         cache, kernels.attend_split, (block_m, block_n), split_values,
         grid=lambda: (splits * runtime.cdiv(rows, block_m) * k.shape[2], sequences),
@@ -98,7 +105,7 @@ def attend(
             longest=longest, Hq=q.shape[1], splits=splits, split_size=split_size, GROUP=q.shape[-2] // k.shape[-2],
             PAGE=1 if page_table is None else k.shape[1], D=q.shape[-1], DV=v.shape[-1], PAIRS=cos.shape[1],
             BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v),
-            PRECISION=runtime.precision(q), num_warps=warps, num_stages=stages,
+            PRECISION=runtime.precision(q), OVERLAP=runtime.overlaps(q.device), num_warps=warps, num_stages=stages,
         ),
     )  # fmt: skip
     runtime.launch(
@@ -107,7 +114,7 @@ def attend(
         from_shapes=lambda: dict(
             lse_stride_sequence=lse_strides[0], lse_stride_head=lse_strides[1], tokens=q.shape[0], longest=longest,
             Hq=q.shape[1], splits=splits, split_size=split_size, DV=v.shape[-1], BLOCK_DV=runtime.padded_width(v),
-            BLOCK_S=16, num_warps=4, num_stages=2,
+            BLOCK_S=64 if block_m == 16 else 16, OVERLAP=runtime.overlaps(q.device), num_warps=4, num_stages=2,
         ),
     )  # fmt: skip
     call.launches[kind] = cache

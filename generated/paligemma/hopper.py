@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bc0f91fd9e828126
-#   text hash     d3baf984acb4a3e9
+#   content hash  7b14a08a55e3e720
+#   text hash     ecc766e429f3155e
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bc0f91fd9e828126
-#   text hash     26bd6649c2d01b55
+#   content hash  7b14a08a55e3e720
+#   text hash     6f86a6b3d7ecbc21
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bc0f91fd9e828126
-#   text hash     58baaee595f4894a
+#   content hash  7b14a08a55e3e720
+#   text hash     1a3dd500b3abe4b7
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

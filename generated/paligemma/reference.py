@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bc0f91fd9e828126
-#   text hash     c3b6b9697deaee20
+#   content hash  7b14a08a55e3e720
+#   text hash     bbc1f7d47ba1a5fe
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

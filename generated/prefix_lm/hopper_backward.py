@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  29fa411a592715e4
-#   text hash     0b7fe566ec937b71
+#   content hash  34dbab83330826f2
+#   text hash     829fd68ea63ec8f3
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  29fa411a592715e4
-#   text hash     a1fcc279cb986398
+#   content hash  34dbab83330826f2
+#   text hash     4d0f776d72b39174
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

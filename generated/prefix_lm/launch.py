@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  29fa411a592715e4
-#   text hash     a77e667fe9dfc78e
+#   content hash  34dbab83330826f2
+#   text hash     ffb4320368640164
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

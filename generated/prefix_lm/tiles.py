@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  29fa411a592715e4
-#   text hash     315a0a5ff68d4acd
+#   content hash  34dbab83330826f2
+#   text hash     5e95f6407778f238
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  29fa411a592715e4
-#   text hash     3b899160bc63a912
+#   content hash  34dbab83330826f2
+#   text hash     cb66d457d597013e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4d35ccd895ffb6dd
-#   text hash     f6be4f882a94b5d3
+#   content hash  a0ac077760d98a89
+#   text hash     139e5bdb5f7c5a13
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

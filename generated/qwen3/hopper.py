@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4d35ccd895ffb6dd
-#   text hash     56062a1373b42ff4
+#   content hash  a0ac077760d98a89
+#   text hash     e2a86e09c961623c
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

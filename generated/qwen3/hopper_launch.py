@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4d35ccd895ffb6dd
-#   text hash     b94645f7be28f75b
+#   content hash  a0ac077760d98a89
+#   text hash     f6ef4d3d3b5c234f
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4d35ccd895ffb6dd
-#   text hash     c1c453ddb6a9e277
+#   content hash  a0ac077760d98a89
+#   text hash     258d08843aecd7ea
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

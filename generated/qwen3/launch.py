@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4d35ccd895ffb6dd
-#   text hash     7c0ae6d47a9bec3e
+#   content hash  a0ac077760d98a89
+#   text hash     3c93630276ab9931
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  17af862bb5d3e275
-#   text hash     a6ec0aba98182839
+#   content hash  09484f1a26e80db5
+#   text hash     5ff03a3fd10504b3
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

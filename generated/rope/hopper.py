@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  17af862bb5d3e275
-#   text hash     08fa93be96f5d2ee
+#   content hash  09484f1a26e80db5
+#   text hash     29c1ab3b7feecac6
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

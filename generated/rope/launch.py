@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  17af862bb5d3e275
-#   text hash     4b285f55a3498460
+#   content hash  09484f1a26e80db5
+#   text hash     25dbda93a92a3bb6
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

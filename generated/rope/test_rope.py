@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  17af862bb5d3e275
-#   text hash     95cc1a8736cc130e
+#   content hash  09484f1a26e80db5
+#   text hash     c77da92ef01ae75e
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

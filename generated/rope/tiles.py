@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  17af862bb5d3e275
-#   text hash     387d9008ee8ba4dc
+#   content hash  09484f1a26e80db5
+#   text hash     31c11fbd9e20f5b1
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

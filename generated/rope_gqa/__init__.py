@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d138c5cfc8150240
-#   text hash     f8fb08d82b69e137
+#   content hash  ea2b7c2961269581
+#   text hash     271e65d1d60c5e29
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d138c5cfc8150240
-#   text hash     d8b3af54d271defc
+#   content hash  ea2b7c2961269581
+#   text hash     dbe28425d6bd5095
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

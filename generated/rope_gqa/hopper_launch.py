@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d138c5cfc8150240
-#   text hash     4e87a82ee10fe6e7
+#   content hash  ea2b7c2961269581
+#   text hash     2f9a42e37b419a4e
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py gets."""
 

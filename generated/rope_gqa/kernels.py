@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d138c5cfc8150240
-#   text hash     d6c2592c7138913b
+#   content hash  ea2b7c2961269581
+#   text hash     b200f8f2b489da88
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d138c5cfc8150240
-#   text hash     785ed2d4e661bf09
+#   content hash  ea2b7c2961269581
+#   text hash     b77f72c73cdb3a16
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  f3beeb85febe4816
-#   text hash     1adf5a5f7fe7f1bf
+#   content hash  e0c7221f0f567c83
+#   text hash     cd8c88ecc087800f
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -199,6 +199,9 @@ def launch(cache, kernel, blocks, given, grid, from_shapes):
         taken = {*kernel.arg_names, "num_warps", "num_stages", "maxnreg"}
         told = {name: value for name, value in told.items() if name in taken}
         arguments = dict(zip(kernel.arg_names, given)) | told
+        if told.get("OVERLAP"):
+            # the kernel itself waits for the one before it
+            arguments["launch_pdl"] = True
         compiled = kernel[grid](**arguments)
         if not INTERPRETED:
             rest = [arguments[name] for name in kernel.arg_names[len(given) :]]
@@ -427,6 +430,19 @@ def in_gluon(kernel, grid, told):
     return grid, told
 
 
+@functools.cache
+def overlaps(device):
+    """Whether a GPU starts a kernel that says so while the one before it ends."""
+    nvidia = device.type == "cuda" and torch.version.hip is None and not INTERPRETED
+    return nvidia and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+@functools.cache
+def multiprocessors(device):
+    """How many multiprocessors a GPU has."""
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
 def in_turns(grid, told):
     """Grid and arguments of a kernel in Gluon whose programs go through tiles in turns, out of a portable one's.
 
@@ -436,8 +452,7 @@ def in_turns(grid, told):
     axis = told["TILE_AXIS"]
     tiles, group = grid[axis], grid[1 - axis]
     heads = group * grid[2]
-    device = told["q_desc"].base.device
-    programs = torch.cuda.get_device_properties(device).multi_processor_count
+    programs = multiprocessors(told["q_desc"].base.device)
     pairs = cdiv(tiles, 2) * heads
     paired = tiles < 32 and pairs >= 0.85 * programs * cdiv(pairs, programs)
     items = pairs if paired else tiles * heads
@@ -454,7 +469,7 @@ def in_parts(grid, told):
     """
     axis = told["TILE_AXIS"]
     tiles, group, groups = grid[axis], grid[1 - axis], grid[2]
-    few = 12 * torch.cuda.get_device_properties(told["q_desc"].base.device).multi_processor_count
+    few = 12 * multiprocessors(told["q_desc"].base.device)
     parts = min(4, max(tiles // 2, 1)) if tiles * group * groups < few else 1
     told |= dict(group=group, groups=groups, tiles=cdiv(tiles, parts))
     return (group * groups * parts * told["tiles"],), told

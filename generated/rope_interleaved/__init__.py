@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1c9351a532f9d50a
-#   text hash     c1773f19a138f675
+#   content hash  4e74c3437beb54dc
+#   text hash     b25a2ec4fde80d36
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1c9351a532f9d50a
-#   text hash     f93be4e512ac2b89
+#   content hash  4e74c3437beb54dc
+#   text hash     7045cb5d0541e7e9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1c9351a532f9d50a
-#   text hash     090f0f03d784f05f
+#   content hash  4e74c3437beb54dc
+#   text hash     71b79595566f8344
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

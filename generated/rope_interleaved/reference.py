@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1c9351a532f9d50a
-#   text hash     0267dac009e3ccb6
+#   content hash  4e74c3437beb54dc
+#   text hash     c4fe35be0082cd24
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1c9351a532f9d50a
-#   text hash     f95fb6746be1a76f
+#   content hash  4e74c3437beb54dc
+#   text hash     8537ec8cb94a034c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

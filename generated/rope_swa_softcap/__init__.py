@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  17ef386b796bb6e4
-#   text hash     e0918028a10bb90a
+#   content hash  3ee33fccdb15ce90
+#   text hash     ac922490f9d45bb2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

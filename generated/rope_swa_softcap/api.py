@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  17ef386b796bb6e4
-#   text hash     f50cbe60bd85af23
+#   content hash  3ee33fccdb15ce90
+#   text hash     7b4e8afd8c81b550
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

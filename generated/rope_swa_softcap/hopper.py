@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  17ef386b796bb6e4
-#   text hash     0ab934b4472c4c67
+#   content hash  3ee33fccdb15ce90
+#   text hash     7df3db6c5048f8e3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

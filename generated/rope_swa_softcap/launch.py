@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  17ef386b796bb6e4
-#   text hash     d3859fa3407be0a6
+#   content hash  3ee33fccdb15ce90
+#   text hash     bf80270362265587
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

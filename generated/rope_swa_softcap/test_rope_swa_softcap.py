@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  17ef386b796bb6e4
-#   text hash     a1d7043fd685745b
+#   content hash  3ee33fccdb15ce90
+#   text hash     edb7cab495a563bb
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

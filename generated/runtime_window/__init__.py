@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ed3a1eeba8980d2e
-#   text hash     29434e7b1a9cec21
+#   content hash  7c291fcb8fc2907f
+#   text hash     f4227dfe912d1869
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

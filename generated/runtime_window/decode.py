@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ed3a1eeba8980d2e
-#   text hash     bbacfb42de903c5b
+#   content hash  7c291fcb8fc2907f
+#   text hash     92ad1f5415508376
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -34,6 +34,7 @@ def attend_with_cache(
     workspace: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
     return_lse: bool = False,
+    split_size: int | None = None,
 ):
     """Causal attention to the most recent keys, as many as each call says.
 
@@ -55,6 +56,8 @@ def attend_with_cache(
     workspace: float32, contiguous, at least workspace_size(...) values; made if None
     out: contiguous, where the result goes; made if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq) or (Hq, T)
+    split_size: keys that a program goes through, a multiple of 128; long caches are read faster with 1024, short ones with
+        fewer. The last bits of a row hang on it; None has one for all calls
     """
     return _attend(
         q,
@@ -72,6 +75,7 @@ def attend_with_cache(
         workspace,
         out,
         return_lse,
+        split_size,
     )
 
 
@@ -91,11 +95,12 @@ def _attend(
     workspace,
     out,
     return_lse,
+    split_size,
 ):
     """What `attend_with_cache` does; names from the spec begin with `in_` from here on, as in the kernels."""
     in_window = arguments.as_int("window", in_window, minimum=1, maximum=268435456)
     given = q, k_cache, v_cache, seq_lens, page_table, cu_seqlens_q, k_scale, v_scale, workspace, out
-    call = decode_arguments.remembered(CALLS, _check_call, given, (max_seqlen_q, max_seqlen_k, in_window))
+    call = decode_arguments.remembered(CALLS, _check_call, given, (max_seqlen_q, max_seqlen_k, split_size, in_window))
     if torch.is_grad_enabled():
         decode_arguments.refuse_gradients(q=q, k_cache=k_cache, v_cache=v_cache)
     # on a GPU a look at values would wait for it
@@ -137,12 +142,14 @@ def workspace_size(
     *,
     max_seqlen_q: int,
     max_seqlen_k: int,
+    split_size: int | None = None,
     window: int | None = None,
 ) -> int:
     """How many float32 values the workspace of calls with tensors of such shapes and with these bounds has at least."""
     from . import decode_launch as launch
 
-    return launch.workspace_size(q, k_cache, v_cache, max_seqlen_q, max(max_seqlen_k, 1), *_seen(window))
+    decode_arguments.check_split_size(split_size)
+    return launch.workspace_size(q, k_cache, v_cache, max_seqlen_q, max(max_seqlen_k, 1), split_size, *_seen(window))
 
 
 def append(
@@ -236,9 +243,11 @@ def _check_call(
     out,
     max_seqlen_q,
     max_seqlen_k,
+    split_size,
     in_window,
 ):
     """What such calls have in common, once all is checked."""
+    decode_arguments.check_split_size(split_size)
     decode_arguments.check_operands(q, k_cache, v_cache, grouped=True)
     longest, max_seqlen_k = decode_arguments.bounds(
         q, k_cache, seq_lens, page_table, cu_seqlens_q, max_seqlen_q, max_seqlen_k
@@ -250,7 +259,9 @@ def _check_call(
     from . import decode_launch as launch
 
     seen = _seen(in_window)
-    size = launch.workspace_size(q, k_cache, v_cache, longest, max_seqlen_k, *seen)
+    size = launch.workspace_size(q, k_cache, v_cache, longest, max_seqlen_k, split_size, *seen)
     if workspace is not None:
         decode_arguments.check_workspace(workspace, q, size)
-    return decode_arguments.Call(launch.attend, longest, max_seqlen_k, seen, size, cu_seqlens_q is not None, q, v_cache)
+    return decode_arguments.Call(
+        launch.attend, longest, max_seqlen_k, split_size, seen, size, cu_seqlens_q is not None, q, v_cache
+    )

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ed3a1eeba8980d2e
-#   text hash     0a51204f606b5796
+#   content hash  7c291fcb8fc2907f
+#   text hash     c8708368268f2023
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

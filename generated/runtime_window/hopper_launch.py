@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ed3a1eeba8980d2e
-#   text hash     f7fa36faaf604290
+#   content hash  7c291fcb8fc2907f
+#   text hash     fa49966cb3c2c408
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

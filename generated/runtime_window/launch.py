@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ed3a1eeba8980d2e
-#   text hash     ca8278bed4559c4d
+#   content hash  7c291fcb8fc2907f
+#   text hash     21130a27477fbdfa
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ed3a1eeba8980d2e
-#   text hash     43655234d1705cf2
+#   content hash  7c291fcb8fc2907f
+#   text hash     ad6d87ef66e24957
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

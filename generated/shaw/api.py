@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  18bfb4d036588a6d
-#   text hash     db1623814f422f18
+#   content hash  26909e6281b5dd76
+#   text hash     54890df5fbf92d6a
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  18bfb4d036588a6d
-#   text hash     a24cecf3aa141059
+#   content hash  26909e6281b5dd76
+#   text hash     179385398e70b610
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  18bfb4d036588a6d
-#   text hash     4d3b0eb903701464
+#   content hash  26909e6281b5dd76
+#   text hash     3cec64b80ada893a
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  18bfb4d036588a6d
-#   text hash     2ed2282413788fbc
+#   content hash  26909e6281b5dd76
+#   text hash     e2ad1119ba9602e9
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

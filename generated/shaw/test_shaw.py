@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  18bfb4d036588a6d
-#   text hash     78e1749eb21040bc
+#   content hash  26909e6281b5dd76
+#   text hash     997fc6975c607c55
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5d91fd64d724fe14
-#   text hash     63ef9711ba496f65
+#   content hash  a0c7502de54492d9
+#   text hash     21b253cbdcaf6a4c
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5d91fd64d724fe14
-#   text hash     ecbc11f72a162862
+#   content hash  a0c7502de54492d9
+#   text hash     2acf5c9680aa55a0
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5d91fd64d724fe14
-#   text hash     04c6a8e9c14ecb45
+#   content hash  a0c7502de54492d9
+#   text hash     5307c597b8067070
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

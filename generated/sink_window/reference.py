@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5d91fd64d724fe14
-#   text hash     706fc81bd75631c2
+#   content hash  a0c7502de54492d9
+#   text hash     815edae38815e570
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5d91fd64d724fe14
-#   text hash     493862956127f0cb
+#   content hash  a0c7502de54492d9
+#   text hash     d44ef46344bc7cd9
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  763cf27abcc70e6d
-#   text hash     9679b5147139a56d
+#   content hash  f03d33a7875bae25
+#   text hash     d4fb708b854157d8
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

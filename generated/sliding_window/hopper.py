@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  763cf27abcc70e6d
-#   text hash     a69356cbe39b3005
+#   content hash  f03d33a7875bae25
+#   text hash     55950a9fb0b6f9e1
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  763cf27abcc70e6d
-#   text hash     c037a0cb358371ad
+#   content hash  f03d33a7875bae25
+#   text hash     0776d7f6f1ca4edc
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  763cf27abcc70e6d
-#   text hash     c50c406568c78cb1
+#   content hash  f03d33a7875bae25
+#   text hash     cadd921247117615
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  763cf27abcc70e6d
-#   text hash     1da7f5328a7d65bb
+#   content hash  f03d33a7875bae25
+#   text hash     e4f916c21efbcf9d
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8c9d829aed039b6e
-#   text hash     e8ddf37a1d303995
+#   content hash  388340237e231aaf
+#   text hash     f5165ce9a439b10c
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8c9d829aed039b6e
-#   text hash     297243d6ba39f516
+#   content hash  388340237e231aaf
+#   text hash     93256927bae65205
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

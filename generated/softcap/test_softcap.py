@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8c9d829aed039b6e
-#   text hash     b519cd68648b2f5a
+#   content hash  388340237e231aaf
+#   text hash     a7f6074dad08b63a
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8c9d829aed039b6e
-#   text hash     40e85403312ae8eb
+#   content hash  388340237e231aaf
+#   text hash     826975d42adc2b2a
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8c9d829aed039b6e
-#   text hash     cbcf7540ca0a606e
+#   content hash  388340237e231aaf
+#   text hash     70c98059eec0d74c
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

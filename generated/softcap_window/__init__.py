@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  95cceb47b645c1a9
-#   text hash     32e9b76c093db7e6
+#   content hash  280e6ad6dbe95ea5
+#   text hash     d18cd6e2d132d6c8
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  95cceb47b645c1a9
-#   text hash     2fcf9a3bc3c412d1
+#   content hash  280e6ad6dbe95ea5
+#   text hash     6998165235ce5f9e
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

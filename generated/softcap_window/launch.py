@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  95cceb47b645c1a9
-#   text hash     af671ea0c0995593
+#   content hash  280e6ad6dbe95ea5
+#   text hash     7778fde3170f8e54
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  95cceb47b645c1a9
-#   text hash     cff4226c588f3f66
+#   content hash  280e6ad6dbe95ea5
+#   text hash     6b99cab69e8e9dfb
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

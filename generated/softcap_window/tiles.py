@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  95cceb47b645c1a9
-#   text hash     28aa97cd5a270060
+#   content hash  280e6ad6dbe95ea5
+#   text hash     b3daf48112d1fa00
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

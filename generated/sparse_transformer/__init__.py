@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a5c56c94f158fb9b
-#   text hash     d6c327db6a56a524
+#   content hash  373fa0fb3da326e6
+#   text hash     834dcec4acb02df9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

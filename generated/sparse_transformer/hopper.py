@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a5c56c94f158fb9b
-#   text hash     3cc4b209fba43c87
+#   content hash  373fa0fb3da326e6
+#   text hash     28b9c36c325811fc
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

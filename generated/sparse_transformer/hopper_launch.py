@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a5c56c94f158fb9b
-#   text hash     db04e02fa1f54c27
+#   content hash  373fa0fb3da326e6
+#   text hash     e58b024384640d82
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a5c56c94f158fb9b
-#   text hash     78704d1b6b6a1c74
+#   content hash  373fa0fb3da326e6
+#   text hash     aed92ae1ac8c3bca
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a5c56c94f158fb9b
-#   text hash     4c5186f28799a3e2
+#   content hash  373fa0fb3da326e6
+#   text hash     97a6d32a42902f34
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

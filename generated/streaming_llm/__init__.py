@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  671e6b8d1fe4dae2
-#   text hash     f0e49c904b9feaa7
+#   content hash  093cfda108a972ab
+#   text hash     a82942d0a6076b11
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

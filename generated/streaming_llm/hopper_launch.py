@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  671e6b8d1fe4dae2
-#   text hash     db29ff5621e53c30
+#   content hash  093cfda108a972ab
+#   text hash     fa433698a2ecfa5a
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py gets."""
 

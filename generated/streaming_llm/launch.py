@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  671e6b8d1fe4dae2
-#   text hash     b0f09618954b8fba
+#   content hash  093cfda108a972ab
+#   text hash     36fcad61cae83be4
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

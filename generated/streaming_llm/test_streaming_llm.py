@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  671e6b8d1fe4dae2
-#   text hash     449d03bfba24e960
+#   content hash  093cfda108a972ab
+#   text hash     42f189d8700d0075
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

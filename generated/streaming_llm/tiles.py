@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  671e6b8d1fe4dae2
-#   text hash     c5f8bd90860a1d47
+#   content hash  093cfda108a972ab
+#   text hash     426ea9331c58e088
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8fbd300afbef1708
-#   text hash     1c5ffeedfc70b2fd
+#   content hash  90a3e7f176949cd1
+#   text hash     f03b6e9edf5114bc
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8fbd300afbef1708
-#   text hash     e9513df5f7d33454
+#   content hash  90a3e7f176949cd1
+#   text hash     122072eae5376cc6
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

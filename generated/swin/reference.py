@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8fbd300afbef1708
-#   text hash     9c594fba42da81a7
+#   content hash  90a3e7f176949cd1
+#   text hash     a9f3bae0b5562fda
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

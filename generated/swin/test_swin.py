@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8fbd300afbef1708
-#   text hash     77035aa7c9e7da9e
+#   content hash  90a3e7f176949cd1
+#   text hash     cbd456727e59ede7
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

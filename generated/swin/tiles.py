@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8fbd300afbef1708
-#   text hash     9ad97fcdfb03c445
+#   content hash  90a3e7f176949cd1
+#   text hash     102c6f4e117a6a28
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

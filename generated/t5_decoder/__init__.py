@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7d412b69482852fd
-#   text hash     2a7e6692cea7ee20
+#   content hash  f7a84c4f63b39fbb
+#   text hash     a509c1317d201aab
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7d412b69482852fd
-#   text hash     cca0f2c7cc2c3de1
+#   content hash  f7a84c4f63b39fbb
+#   text hash     dcc50160e66f167b
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -34,6 +34,7 @@ def attend_with_cache(
     workspace: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
     return_lse: bool = False,
+    split_size: int | None = None,
 ):
     """Causal attention with T5's learned biases for distances.
 
@@ -55,6 +56,8 @@ def attend_with_cache(
     workspace: float32, contiguous, at least workspace_size(...) values; made if None
     out: contiguous, where the result goes; made if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq) or (Hq, T)
+    split_size: keys that a program goes through, a multiple of 128; long caches are read faster with 1024, short ones with
+        fewer. The last bits of a row hang on it; None has one for all calls
     """
     return _attend(
         q,
@@ -72,6 +75,7 @@ def attend_with_cache(
         workspace,
         out,
         return_lse,
+        split_size,
     )
 
 
@@ -91,10 +95,11 @@ def _attend(
     workspace,
     out,
     return_lse,
+    split_size,
 ):
     """What `attend_with_cache` does; names from the spec begin with `in_` from here on, as in the kernels."""
     given = q, k_cache, v_cache, seq_lens, page_table, cu_seqlens_q, in_rel_bias, k_scale, v_scale, workspace, out
-    call = decode_arguments.remembered(CALLS, _check_call, given, (max_seqlen_q, max_seqlen_k))
+    call = decode_arguments.remembered(CALLS, _check_call, given, (max_seqlen_q, max_seqlen_k, split_size))
     if torch.is_grad_enabled():
         decode_arguments.refuse_gradients(q=q, k_cache=k_cache, v_cache=v_cache, rel_bias=in_rel_bias)
     # on a GPU a look at values would wait for it
@@ -136,11 +141,13 @@ def workspace_size(
     *,
     max_seqlen_q: int,
     max_seqlen_k: int,
+    split_size: int | None = None,
 ) -> int:
     """How many float32 values the workspace of calls with tensors of such shapes and with these bounds has at least."""
     from . import decode_launch as launch
 
-    return launch.workspace_size(q, k_cache, v_cache, max_seqlen_q, max(max_seqlen_k, 1), *_seen())
+    decode_arguments.check_split_size(split_size)
+    return launch.workspace_size(q, k_cache, v_cache, max_seqlen_q, max(max_seqlen_k, 1), split_size, *_seen())
 
 
 def append(
@@ -233,8 +240,10 @@ def _check_call(
     out,
     max_seqlen_q,
     max_seqlen_k,
+    split_size,
 ):
     """What such calls have in common, once all is checked."""
+    decode_arguments.check_split_size(split_size)
     decode_arguments.check_operands(q, k_cache, v_cache, grouped=False)
     longest, max_seqlen_k = decode_arguments.bounds(
         q, k_cache, seq_lens, page_table, cu_seqlens_q, max_seqlen_q, max_seqlen_k
@@ -248,7 +257,9 @@ def _check_call(
     from . import decode_launch as launch
 
     seen = _seen()
-    size = launch.workspace_size(q, k_cache, v_cache, longest, max_seqlen_k, *seen)
+    size = launch.workspace_size(q, k_cache, v_cache, longest, max_seqlen_k, split_size, *seen)
     if workspace is not None:
         decode_arguments.check_workspace(workspace, q, size)
-    return decode_arguments.Call(launch.attend, longest, max_seqlen_k, seen, size, cu_seqlens_q is not None, q, v_cache)
+    return decode_arguments.Call(
+        launch.attend, longest, max_seqlen_k, split_size, seen, size, cu_seqlens_q is not None, q, v_cache
+    )

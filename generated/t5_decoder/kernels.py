@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7d412b69482852fd
-#   text hash     a26e68356b2b8084
+#   content hash  f7a84c4f63b39fbb
+#   text hash     8ac273cdea715eea
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7d412b69482852fd
-#   text hash     278e40ae5d5bc959
+#   content hash  f7a84c4f63b39fbb
+#   text hash     359ad08cdd5243db
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7d412b69482852fd
-#   text hash     499c0898051599fe
+#   content hash  f7a84c4f63b39fbb
+#   text hash     93c98cfaef5be500
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

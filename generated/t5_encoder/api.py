@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  01d0ae39c63d4788
-#   text hash     43f9d3ae6208c3cd
+#   content hash  150018d937c2fddd
+#   text hash     9df889ca185d0581
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/arguments.py.jinja
-#   content hash  0fcd0ef8b5faf95b
-#   text hash     406dc9d0e0269968
+#   content hash  d58850a977c741e8
+#   text hash     42112b0b862c1b66
 #   render with   attnforge render SPEC
 """What calls give, checked: each error names the argument, what was expected and what came.
 
@@ -37,7 +37,7 @@ def check_operands(q, k, v, axes, grouped, widest):
         check_float(name, x)
         if x.dim() != len(axes):
             raise ValueError(f"{name}: expected {len(axes)} axes ({', '.join(axes)}), got shape {tuple(x.shape)}")
-        check_head_size(name, x, widest[name == "v"])
+        check_head_size(name, x, widest[int(name == "v")])
     check_place("q", q)
     check_alike("k", k, "q", q)
     check_alike("v", v, "q", q)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  01d0ae39c63d4788
-#   text hash     94a7f6990129e84d
+#   content hash  150018d937c2fddd
+#   text hash     43acbdf7513cadd4
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

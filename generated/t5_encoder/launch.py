@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  01d0ae39c63d4788
-#   text hash     091a49bbc0213914
+#   content hash  150018d937c2fddd
+#   text hash     10d34837fa5d3500
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  01d0ae39c63d4788
-#   text hash     9b8030a96e39ac6c
+#   content hash  150018d937c2fddd
+#   text hash     44c6334b403d2eff
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  bea57831f0467aea
-#   text hash     1aae448718bd2b5e
+#   content hash  8d2090b09da96c4d
+#   text hash     1c82f5193eda249f
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  bea57831f0467aea
-#   text hash     401fd1d8a74dd2d6
+#   content hash  8d2090b09da96c4d
+#   text hash     cc518416b69a4927
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  bea57831f0467aea
-#   text hash     383d8bef58b1e2e5
+#   content hash  8d2090b09da96c4d
+#   text hash     209b301c3613de52
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

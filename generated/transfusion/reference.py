@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  bea57831f0467aea
-#   text hash     7dd0fa6a0d665e53
+#   content hash  8d2090b09da96c4d
+#   text hash     ac33bcbb759e3fee
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

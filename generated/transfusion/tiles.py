@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  bea57831f0467aea
-#   text hash     ef8171a46d666a37
+#   content hash  8d2090b09da96c4d
+#   text hash     526f38d67febe00f
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

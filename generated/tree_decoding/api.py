@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d7523abb8efeb3ac
-#   text hash     bd6b72b714200fc3
+#   content hash  7500bc8bb030cfb4
+#   text hash     32428924ebfa328d
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d7523abb8efeb3ac
-#   text hash     ed2a127dfc1abcb1
+#   content hash  7500bc8bb030cfb4
+#   text hash     873b3d9d3b80b348
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d7523abb8efeb3ac
-#   text hash     b4a66436af070e7a
+#   content hash  7500bc8bb030cfb4
+#   text hash     ab83b92e5769d66a
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

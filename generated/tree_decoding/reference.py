@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d7523abb8efeb3ac
-#   text hash     216d89ad4bc15c24
+#   content hash  7500bc8bb030cfb4
+#   text hash     3d031a4e32f39a32
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d7523abb8efeb3ac
-#   text hash     f3325af461c1a47b
+#   content hash  7500bc8bb030cfb4
+#   text hash     e64e0e249a0d4b85
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -535,3 +535,155 @@ def test_the_first_training_step_of_the_page_runs(capsys: pytest.CaptureFixture[
     losses = [float(line) for line in capsys.readouterr().out.split()]
     assert len(losses) == 3
     assert losses[2] < losses[1] < losses[0]
+
+
+# -- rotation of queries and keys inside of attention --------------------------------------------------------------
+
+Rotated = Callable[[str], tuple[ModuleType, list[bool]]]
+ROTATED = {
+    "llama": ("rotated", ""),
+    "qwen3": ("rotated", ""),
+    "mistral": ("rotated_window", "- sliding_window: {size: runtime}"),
+}
+
+
+@pytest.fixture
+def rotated(module: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch) -> Rotated:
+    """Makes the module that patches a class of models; tells of each call whether it got angles to rotate by."""
+
+    def made(name: str) -> tuple[ModuleType, list[bool]]:
+        spec_name, masks = ROTATED[name]
+        text = f"rope: {{layout: half}}\nmask:\n- causal\n{masks}\nexports: [transformers]"
+        own, seen = module(spec_name, text), []
+
+        def watched(*given: Any, angles: Any = None, **more: Any) -> Any:
+            seen.append(angles is not None)
+            return own_attend(*given, angles=angles, **more)
+
+        own_attend = own.attend
+        monkeypatch.setattr(own, "attend", watched)
+        return own, seen
+
+    return made
+
+
+@pytest.mark.usefixtures("on_device")
+@pytest.mark.parametrize(
+    ("name", "side"),
+    [("llama", "left"), ("llama", "right"), ("llama", "nothing"), ("qwen3", "nothing"), ("mistral", "left")],
+)
+def test_a_patched_model_is_its_eager_self(name: str, side: str, rotated: Rotated) -> None:
+    own, seen = rotated(name)
+    ids, held = padded(side)
+    more: dict[str, Any] = {} if side == "nothing" else {"attention_mask": held}
+    if side == "left":
+        more["position_ids"] = (held.cumsum(1) - 1).clamp(min=0)
+
+    def call(model: Any) -> torch.Tensor:
+        if model.config._attn_implementation != "eager":
+            own.patch(model)
+        logits: torch.Tensor = model(ids, use_cache=False, **more).logits
+        return logits
+
+    agree(DECODERS[name].made(), own.register(), held, call)
+    assert seen == [True, True]
+
+
+def plainly_rotated(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    positions: torch.Tensor | None,
+    **more: Any,
+) -> torch.Tensor:
+    """What attention with rotation inside gives, in operations that a compiler knows."""
+    rows = torch.arange(q.shape[1])[None] if positions is None else positions
+    halves = (cos[rows][:, :, None], sin[rows][:, :, None])
+    turned = []
+    for x in (q, k):
+        (first, second), (c, s) = x.chunk(2, -1), halves
+        turned.append(torch.cat((first * c - second * s, second * c + first * s), -1))
+    return plain(*turned, v, **more)
+
+
+def test_a_patched_model_compiles_without_a_break(
+    module: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (ids, held), model = padded("left"), DECODERS["qwen3"].made()
+    expected = model(ids, attention_mask=held, use_cache=False).logits
+    monkeypatch.setattr(module("llama3"), "attention", plainly_rotated)
+    module("llama3").patch(model)
+    torch.compiler.reset()
+    found = torch.compile(model, backend="eager", fullgraph=True)(ids, attention_mask=held, use_cache=False).logits
+    assert (found - expected)[held.bool()].abs().max() < 2e-5 * expected.abs().max()
+
+
+@pytest.mark.usefixtures("on_device")
+@pytest.mark.parametrize(
+    ("name", "length", "cache"), [("qwen3", 8, "static"), ("mistral", 5, "dynamic"), ("mistral", 5, "static")]
+)
+def test_a_patched_model_generates_the_same_tokens(name: str, length: int, cache: str, rotated: Rotated) -> None:
+    own, seen = rotated(name)
+    model, (ids, held) = DECODERS[name].made(), padded("left", length=length)
+    more = {"do_sample": False, "cache_implementation": cache, "disable_compile": True, "max_new_tokens": 4}
+    expected = model.generate(ids, attention_mask=held, **more)
+    own.patch(model)
+    assert torch.equal(model.generate(ids, attention_mask=held, **more), expected)
+    # each layer, in the prompt and in three tokens behind it
+    assert seen == [True] * 2 + [False] * 6
+
+
+@pytest.mark.usefixtures("on_device")
+@pytest.mark.parametrize("batch", [1, 2])
+def test_packed_sequences_are_rotated_inside(batch: int, module: Callable[..., ModuleType]) -> None:
+    own = module("packed_rope")
+    ids, held = padded("nothing", batch, 12)
+    more: dict[str, Any] = {}
+    if batch == 1:
+        more["position_ids"] = torch.cat([torch.arange(n) for n in (3, 6, 3)])[None]
+
+    def call(model: Any) -> torch.Tensor:
+        if model.config._attn_implementation != "eager":
+            own.patch(model)
+        logits: torch.Tensor = model(ids, use_cache=False, **more).logits
+        return logits
+
+    agree(DECODERS["llama"].made(), own.register(), held, call)
+
+
+@pytest.mark.usefixtures("on_device")
+def test_angles_are_those_of_the_model(rotated: Rotated) -> None:
+    stretched = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 16}
+    model = Family("LlamaForCausalLM", "", {"rope_parameters": stretched}).made()
+    ids, _ = padded("nothing")
+    expected = model(ids, use_cache=False).logits
+    rotated("llama")[0].patch(model)
+    assert (model(ids, use_cache=False).logits - expected).abs().max() < 2e-5 * expected.abs().max()
+
+
+@pytest.mark.usefixtures("on_device")
+def test_a_model_gets_its_own_attention_back(rotated: Rotated) -> None:
+    own, seen = rotated("llama")
+    model, (ids, _) = DECODERS["llama"].made(), padded("nothing")
+    expected = model(ids).logits
+    own.patch(model)
+    assert own.patch(model) == model.config._attn_implementation
+    own.unpatch(model)
+    assert model.config._attn_implementation == "eager"
+    assert torch.equal(model(ids).logits, expected)
+    assert not seen
+    with pytest.raises(ValueError, match="rotated: expected a model that is patched"):
+        own.unpatch(model)
+
+
+def test_what_cannot_be_patched_is_refused(rotated: Rotated) -> None:
+    own, _ = rotated("llama")
+    with pytest.raises(ValueError, match=r"rotated: expected a model with layers of LlamaAttention, .* got a Gemma2"):
+        own.patch(DECODERS["gemma2"].made())
+    model = DECODERS["llama"].made()
+    own.patch(model)
+    layer, half = model.model.layers[0].self_attn, torch.ones(1, 11, 8)
+    with pytest.raises(ValueError, match="rotated: expected angles of a head's 16 columns, got those of 8"):
+        layer(torch.ones(2, 11, 16), position_embeddings=(half, half))

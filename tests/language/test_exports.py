@@ -22,6 +22,11 @@ def test_a_spec_asks_for_decoding(tmp_path: Path) -> None:
     assert load(tmp_path, "mask: [causal]").exports == ()
 
 
+def test_what_a_module_does_not_keep_may_have_its_names(tmp_path: Path) -> None:
+    given = "score: [expr: score * half + bias]\ninputs: {half: {axes: [head]}, bias: {axes: [query, key], grad: true}}"
+    assert load(tmp_path, f"{given}\nexports: [module]").exports == ("module",)
+
+
 def test_a_name_that_switches_on_other_code_has_no_layers(tmp_path: Path) -> None:
     path = tmp_path / "flash1.yaml"
     path.write_text("name: flash1\nmask: [causal]\nexports: [transformers]\n")
@@ -70,9 +75,14 @@ def test_scores_tell_of_caps_biases_and_positions(tmp_path: Path) -> None:
             "decode: 'out' is a keyword that decoding has anyway",
         ),
         (
-            "rope: {layout: half}\nmask: [causal]\nexports: [decode, transformers]",
+            "rope: {layout: interleaved}\nmask: [causal]\nexports: [decode, transformers]",
             "4:19",
-            "transformers: layers rotate q and k before they call attention",
+            "transformers: models rotate the halves of whole heads: rope: {layout: half}",
+        ),
+        (
+            "rope: {layout: half, dims: 8}\nmask: [causal]\nexports: [transformers]",
+            "4:11",
+            "transformers: models rotate the halves of whole heads: rope: {layout: half}",
         ),
         (
             "algorithm: flash1\nexports: [transformers]",
@@ -93,6 +103,29 @@ def test_scores_tell_of_caps_biases_and_positions(tmp_path: Path) -> None:
             "mask: [causal]\nscore: [expr: score * key]\ninputs: {key: {axes: [head]}}\nexports: [transformers]",
             "5:11",
             "transformers: 'key' is what layers hand over anyway",
+        ),
+        ("algorithm: flash1\nexports: [module]", "3:11", "module: the algorithm flash1 has the forward pass alone"),
+        ("latent: true\nexports: [module]", "3:11", "module: keys and values of latent heads share their columns"),
+        (
+            "score: [expr: score * half]\ninputs: {half: {axes: [head], grad: true}}\nexports: [module]",
+            "4:11",
+            "module: 'half' is a name that a module has anyway",
+        ),
+        (
+            "score: [expr: score + g]\ninputs: {g: {axes: [batch, key], grad: true}}\nexports: [module]",
+            "4:11",
+            "module: 'g_proj' is a name that a module has anyway",
+        ),
+        (
+            "score: [expr: score * r_proj + r]\ninputs:\n  r: {axes: [batch, key], grad: true}\n"
+            "  r_proj: {axes: [head], grad: true}\nexports: [module]",
+            "6:11",
+            "module: 'r_proj' is a name that a module has anyway",
+        ),
+        (
+            "score: [expr: score * context]\ninputs: {context: {axes: []}}\nexports: [module]",
+            "4:11",
+            "module: 'context' is a name that a module has anyway",
         ),
     ],
 )

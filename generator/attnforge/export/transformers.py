@@ -34,6 +34,7 @@ class Transformers:
     moves: bool  # whether keys may be counted from anywhere
     operands: str
     result: str
+    rotates: bool  # whether q and k may be rotated inside of attention
 
 
 def build(spec: Spec, arguments: Sequence[Argument]) -> Transformers:
@@ -51,6 +52,7 @@ def build(spec: Spec, arguments: Sequence[Argument]) -> Transformers:
         spec.layers.moves,
         "x.transpose(1, 2).flatten(0, 1)" if spec.packed else "x.transpose(1, 2)",
         "out.unflatten(0, query.shape[:3:2])" if spec.packed else "out",
+        spec.rope is not None,
     )
 
 
@@ -99,6 +101,8 @@ def _checks(spec: Spec) -> Iterator[Check]:
 def _passed(spec: Spec, argument: Argument) -> str:
     """Text of what a layer gives for a keyword of `attention`."""
     name = argument.name
+    if spec.rope and name in ("cos", "sin", "positions"):
+        return name
     if name == spec.layers.window:
         return f"{_NO_WINDOW} if sliding_window is None else sliding_window"
     if name == "bias" and spec.layers.bias:

@@ -10,6 +10,7 @@ from ..source.errors import Problems, near
 from ..source.located_yaml import Value
 from .algorithm import Algorithm
 from .layers import LayerTerms
+from .rope import Rope
 
 # keywords of `attend_with_cache` and `append` beside those of `attention`
 _OF_DECODING = frozenset(
@@ -49,7 +50,29 @@ _OF_LAYERS = frozenset(
         "max_length_k",
         "output_attentions",
         "position_ids",
+        "angles",
     )
+)
+# what a module's forward calls by these names
+_OF_FORWARD = frozenset(("attention", "cache", "context", "self", "tables", "torch", "x"))
+# what a module has of its own, beside what all modules of torch have
+_OF_MODULES = frozenset(
+    """
+    angles extra_repr g_proj head_dim k_norm k_proj new_cache num_heads num_kv_heads o_proj q_norm q_proj rope_theta
+    v_head_dim v_proj
+
+    add_module apply bfloat16 buffers call_super_init children compile cpu cuda double dump_patches eval float forward
+    get_buffer get_extra_state get_parameter get_submodule half ipu load_state_dict modules mtia named_buffers
+    named_children named_modules named_parameters parameters register_backward_hook register_buffer
+    register_forward_hook register_forward_pre_hook register_full_backward_hook register_full_backward_pre_hook
+    register_load_state_dict_post_hook register_load_state_dict_pre_hook register_module register_parameter
+    register_state_dict_post_hook register_state_dict_pre_hook requires_grad_ set_extra_state set_submodule
+    share_memory state_dict to to_empty train training type xpu zero_grad
+    """.split()  # noqa: SIM905
+)
+# keywords of its constructor that it does not keep
+_OF_CONSTRUCTORS = frozenset(
+    ("bias", "device", "dtype", "hidden_size", "made", "max_positions", "norm_eps", "output_gate", "qk_norm")
 )
 # in the name of an attention function they switch on other code of transformers
 LOADED_WORDS = ("flash", "sdpa", "flex")
@@ -64,9 +87,10 @@ class Candidate:
     inputs: Collection[Input]
     layers: LayerTerms
     packed: bool
-    rope: bool
+    rope: Rope | None
     dropout: bool
     algorithm: Algorithm
+    latent: bool
 
 
 def read(value: Value | None, spec: Candidate, problems: Problems) -> tuple[str, ...]:
@@ -113,12 +137,45 @@ def _no_layers(spec: Candidate) -> Iterator[str]:
         yield f"{name!r} is what layers hand over anyway; call the input otherwise"
     if not spec.algorithm.backward:
         yield f"the algorithm {spec.algorithm.name} has the forward pass alone; leave algorithm out"
-    if spec.rope:
-        yield "layers rotate q and k before they call attention; leave rope out"
+    if spec.rope and (spec.rope.dims or spec.rope.layout != "half"):
+        yield "models rotate the halves of whole heads: rope: {layout: half}"
     if spec.packed and spec.layers.seen == "prefix":
         yield "prefix_lm needs the dense layout, as layers tell of prefixes by batch entry"
     if spec.layers.seen == "all" and spec.layers.reads_q:
         yield "terms that read q need a causal spec, as other layers do not tell where their queries stand"
 
 
-EXPORTS: dict[str, Callable[[Candidate], Iterator[str]]] = {"decode": _no_decoding, "transformers": _no_layers}
+def _no_module(spec: Candidate) -> Iterator[str]:
+    """Why a spec has no module."""
+    if not spec.algorithm.backward:
+        yield f"the algorithm {spec.algorithm.name} has the forward pass alone; leave algorithm out"
+    if spec.latent:
+        yield "keys and values of latent heads share their columns, which projections of a module do not make"
+    inputs = {given.name for given in spec.inputs}
+    options = set(spec.keywords) - inputs
+    held = options | {given.name for given in spec.inputs if learned(given)}
+    made = {f"{given.name}_proj" for given in spec.inputs if projected(given)}
+    taken = inputs & _OF_FORWARD | (held | made) & (_OF_MODULES | _OF_FORWARD) | options & _OF_CONSTRUCTORS
+    for name in sorted(taken | held & made):
+        yield f"{name!r} is a name that a module has anyway; call the input otherwise"
+
+
+def learned(given: Input) -> bool:
+    """Whether a module learns an input as it is: no token and no batch entry has values of its own."""
+    return _made(given) and not given.rows and "batch" not in given.kinds
+
+
+def projected(given: Input) -> bool:
+    """Whether a module makes an input of x: each token has values of its own."""
+    return _made(given) and len(given.rows) == 1 and "batch" in given.kinds
+
+
+def _made(given: Input) -> bool:
+    return given.grad and given.default is None
+
+
+EXPORTS: dict[str, Callable[[Candidate], Iterator[str]]] = {
+    "decode": _no_decoding,
+    "transformers": _no_layers,
+    "module": _no_module,
+}

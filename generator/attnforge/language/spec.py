@@ -148,8 +148,9 @@ class _Loader:
         dropped = fields.truth("dropout")
         given = tuple(order.seen(k.meaning) for k in self.keywords.values() if isinstance(k.meaning, Input))
         said = layers.of([(m.label, m.keep) for m in masks], [(s.label, s.score) for s in scores])
-        candidate = exports.Candidate(name, self.keywords, given, said, packed, turned is not None, dropped, order)
-        wanted = exports.read(fields.get("exports"), candidate, self.problems)
+        wide = self._latent(fields, order)
+        asking = exports.Candidate(name, self.keywords, given, said, packed, turned, dropped, order, wide)
+        wanted = exports.read(fields.get("exports"), asking, self.problems)
         plain = {"spec": document.plain(), "terms": {n: t.plain for n, t in sorted(self.used.items())}}
         return Spec(
             name,
@@ -170,7 +171,7 @@ class _Loader:
             tuple(k.meaning for k in self.keywords.values() if isinstance(k.meaning, RuntimeOption)),
             said,
             wanted,
-            self._latent(fields, order),
+            wide,
             json.dumps(plain, sort_keys=True, ensure_ascii=False),
         )
 

@@ -14,7 +14,7 @@ from typing import Any
 import jinja2
 
 from .. import __version__
-from ..export import flex, transformers
+from ..export import flex, module, transformers
 from ..language.spec import Spec
 from ..plan import explanation, plan, reference, statements
 from ..source import resources
@@ -35,6 +35,7 @@ _DECODING = {
     "decode_kernels.py": "decode/kernels.py.jinja",
 }
 _LAYERS = {"transformers.py": "transformers/transformers.py.jinja"}
+_MODULE = {"module.py": "module/module.py.jinja"}
 
 # the same bytes in every package, and in each that decodes
 _SHARED = {
@@ -55,6 +56,7 @@ def render(spec: Spec) -> dict[str, str]:
     files = _FILES | {f"{name}.py": f"hopper/{name}.py.jinja" for name in hopper_files(values["plan"])}
     files |= _DECODING if values["plan"].decode else {}
     files |= _LAYERS if values["transformers"] else {}
+    files |= _MODULE if values["module"] else {}
     own = {name.format(name=spec.name): _file(template, values) for name, template in files.items()}
     shared = _SHARED | (_SHARED_DECODING if values["plan"].decode else {})
     return own | {name: _shared(template) for name, template in shared.items()}
@@ -89,6 +91,7 @@ def _values(spec: Spec) -> dict[str, Any]:
         "plan": planned,
         "oracle": oracle,
         "transformers": transformers.build(spec, planned.arguments) if "transformers" in spec.exports else None,
+        "module": module.build(spec, planned.arguments) if "module" in spec.exports else None,
         "explanation": explanation.text(planned, oracle.description),
         "header": header.write(spec.source, *content, *tuned).rstrip("\n"),
     }

@@ -1,0 +1,108 @@
+"""A spec -> the texts of a `torch.nn.Module` around its package: what it learns, what it is given, what it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..expressions.inputs import Axis, Input
+from ..language.exports import learned, projected
+from ..language.spec import Spec
+from ..plan import storage
+from ..plan.arguments import Argument
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A tensor that the module learns as it is, and the text of its shape."""
+
+    name: str
+    shape: str
+
+
+@dataclass(frozen=True)
+class Projection:
+    """An input that a linear layer makes of each token."""
+
+    name: str
+    columns: str  # text of how many values a token has
+    value: str  # text of the input
+
+
+@dataclass(frozen=True)
+class Module:
+    """The texts that the module's template prints."""
+
+    template: str  # of how rows stand in x
+    kv_heads: str  # text of how many heads of keys there are
+    options: tuple[Argument, ...]  # numbers of a layer, which its constructor takes
+    given: tuple[Argument, ...]  # what its forward takes
+    parameters: tuple[Parameter, ...]
+    projections: tuple[Projection, ...]
+    passed: tuple[tuple[str, str], ...]  # keywords of `attention` and their texts
+    turned: str  # text of how many columns of a head turn; "" if none do
+    cached: bool  # whether it decodes
+    crosses: bool  # whether keys may be another sequence's
+
+
+def build(spec: Spec, arguments: Sequence[Argument]) -> Module:
+    """Says of each keyword of `attention` where a layer has it from; `arguments` are the plan's."""
+    kv_heads = "num_kv_heads" if spec.grouped else "num_heads"
+    heads = {"head": "num_heads", "kv_head": kv_heads}
+    parameters = [Parameter(x.name, ", ".join(_sizes(x.axes, heads))) for x in spec.inputs if learned(x)]
+    parameters += [Parameter("sinks", "num_heads")] if spec.sink else []
+    projections = [_projection(x, storage.of(spec).kept(x), heads) for x in spec.inputs if projected(x)]
+    options = {*(option.keyword for option in spec.options), *(("dropout_p",) if spec.dropout else ())}
+    held = {name: f"self.{name}" for name in (*options, *(p.name for p in parameters))}
+    held |= {p.name: p.value for p in projections} | (_DROPOUT if spec.dropout else {})
+    rotated = ("cos", "sin", "positions") if spec.rope else ()
+    # a cache holds keys and values, and no other values of tokens
+    cached = "decode" in spec.exports and not spec.packed and not any(_by_key(x) for x in spec.inputs)
+    own = spec.packed or spec.rope or cached or projections or spec.layers.seen != "all"
+    return Module(
+        "packed" if spec.packed else "dense",
+        kv_heads,
+        tuple(a for a in arguments if a.name in options),
+        tuple(a for a in arguments if a.name not in (*held, *rotated)),
+        tuple(parameters),
+        tuple(projections),
+        tuple((a.name, held.get(a.name, a.name)) for a in arguments),
+        "" if spec.rope is None else str(spec.rope.dims or "self.head_dim"),
+        cached,
+        not own,
+    )
+
+
+_DROPOUT = {
+    "dropout_p": "self.dropout_p if self.training else 0.0",
+    # of the CPU's generator: checkpointing draws the same again, and nothing waits for a GPU
+    "seed": 'int(torch.randint(2**62, (), device="cpu")) if self.training and self.dropout_p else None',
+}
+
+
+def _by_key(given: Input) -> bool:
+    return any(row in ("key", "token") for row in given.rows)
+
+
+def _sizes(axes: Sequence[Axis], heads: dict[str, str], prefix: str = "") -> list[str]:
+    """Texts of the sizes of axes of heads and tables."""
+    return [prefix + heads[axis.kind] if axis.kind in heads else str(axis.size) for axis in axes]
+
+
+def _projection(given: Input, axes: Sequence[Axis], heads: dict[str, str]) -> Projection:
+    """The layer of an input that has these axes in a call."""
+    value = f"self.{given.name}_proj(x)"
+    if given.scan:
+        # sums along tokens are logarithms of what gates leave, which 16 bits would lose near 0
+        value = f"torch.nn.functional.logsigmoid({value}.float())"
+    columns = [axis for axis in axes if axis.kind not in ("batch", *given.rows)]
+    if len(columns) != 1:
+        shape = ", ".join(_sizes(columns, heads, "self."))
+        value += f".unflatten(-1, ({shape}))" if columns else ".squeeze(-1)"
+    # x has its columns last
+    before = [axis for axis in axes if axis not in columns]
+    before.sort(key=lambda axis: axis.kind != "batch")
+    order = tuple([*before, *columns].index(axis) for axis in axes)
+    if order != tuple(range(len(order))):
+        value += f".permute{order}"
+    return Projection(given.name, " * ".join(_sizes(columns, heads)) or "1", value)

@@ -1,0 +1,334 @@
+"""Layers of generated attention: the results of the same layers in plain PyTorch, or a reason why there are none."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import itertools
+import math
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import devices
+import pytest
+import torch
+import torch.nn.functional as F
+import unformatted
+
+from attnforge.language import exports, spec
+from attnforge.render import render
+from attnforge.source import resources
+from attnforge.source.errors import SpecError
+
+pytestmark = pytest.mark.slow
+
+PACKAGES = "layers_of_attention"
+B, T, HIDDEN, HEADS, D = 2, 9, 24, 4, 16
+Score = Callable[[torch.Tensor, Any, torch.Tensor], torch.Tensor]
+q, k = torch.arange(T)[:, None], torch.arange(T)
+BEFORE = k <= q
+
+
+def asked(name: str) -> str:
+    """The text of a shipped spec, with a module among its exports."""
+    text = resources.variants()[name].read_text()
+    found = re.search(r"^exports: \[(.*)\]\n", text, re.MULTILINE)
+    wanted = [*(found[1].split(", ") if found else ()), "module"]
+    return f"{re.sub('exports: .*', '', text)}\nexports: [{', '.join(dict.fromkeys(wanted))}]\n"
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., ModuleType]]:
+    """Makes `module.py` of a shipped spec, or of a text."""
+    folder = tmp_path_factory.mktemp("packages")
+    (folder / PACKAGES).mkdir()
+
+    @functools.cache
+    def made(name: str, text: str = "") -> ModuleType:
+        path = folder / f"{name}.yaml"
+        path.write_text(f"name: {name}\n{text}\nexports: [module]\n" if text else asked(name))
+        (folder / PACKAGES / name).mkdir()
+        for file, content in unformatted.files(spec.load(path, terms=resources.terms_for(path))).items():
+            (folder / PACKAGES / name / file).write_text(content)
+        importlib.invalidate_caches()
+        return importlib.import_module(f"{PACKAGES}.{name}.module")
+
+    sys.path.insert(0, str(folder))
+    yield made
+    sys.path.remove(str(folder))
+    for loaded in [name for name in sys.modules if name.partition(".")[0] == PACKAGES]:
+        del sys.modules[loaded]
+
+
+def turned(x: torch.Tensor, dims: int, interleaved: bool, theta: float) -> torch.Tensor:
+    """x (B, T, H, D) with pairs of its first columns turned by the angles of their rows."""
+    angles = torch.arange(x.shape[1])[:, None] * theta ** (-2 * torch.arange(dims // 2) / dims)
+    head, rest = x[..., :dims], x[..., dims:]
+    parts = head.unflatten(-1, (-1, 2)).unbind(-1) if interleaved else head.chunk(2, -1)
+    pairs = torch.complex(*parts) * torch.polar(torch.ones_like(angles), angles)[:, None]
+    moved = (pairs.real, pairs.imag)
+    return torch.cat((torch.stack(moved, -1).flatten(-2) if interleaved else torch.cat(moved, -1), rest), -1)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A spec, how its layer is made, and what the layer's scores are."""
+
+    spec: str
+    text: str = ""
+    made: dict[str, Any] = field(default_factory=dict)
+    given: dict[str, Any] = field(default_factory=dict)
+    keep: torch.Tensor = BEFORE
+    score: Score = lambda score, layer, x: score  # beside what is given
+    rope: tuple[int, bool, float] | None = None
+    more: tuple[str, ...] = ()  # names of the state beside the usual ones
+
+
+def decay(score: torch.Tensor, layer: Any, x: torch.Tensor) -> torch.Tensor:
+    sums = F.logsigmoid(F.linear(x, layer.log_decay_proj.weight, layer.log_decay_proj.bias)).cumsum(1).transpose(1, 2)
+    return score + sums[..., None] - sums[:, :, None]
+
+
+def distances(score: torch.Tensor, layer: Any, x: torch.Tensor) -> torch.Tensor:
+    made = F.linear(x, layer.distance_score_proj.weight, layer.distance_score_proj.bias).unflatten(-1, (HEADS, 33))
+    return score + torch.stack([made[:, i, :, (k - i + 16).clamp(0, 32)] for i in range(T)], 2)
+
+
+def table(score: torch.Tensor, layer: Any, x: torch.Tensor) -> torch.Tensor:
+    return score * layer.warmth.repeat_interleave(2)[:, None, None] + layer.near[:, (q - k).abs().clamp(max=3)]
+
+
+def fading(score: torch.Tensor, layer: Any, x: torch.Tensor) -> torch.Tensor:
+    slopes = torch.tensor([2.0 ** (-2 * (h + 1)) for h in range(HEADS)])
+    return score - slopes[:, None, None] * (q - k).abs()
+
+
+USUAL = {f"{x}_proj.weight" for x in "qkvo"}
+WHOLE = {"bias": True, "qk_norm": True, "output_gate": True}
+OF_WHOLE = (*(f"{x}_proj.bias" for x in "qkvog"), "g_proj.weight", "q_norm.weight", "k_norm.weight")
+TABLE = """
+mask: [causal]
+score: [expr: "score * warmth + near[min(abs(q - k), 3)]"]
+inputs: {near: {axes: [head, 4], grad: true}, warmth: {axes: [kv_head], grad: true}}"""
+CASES = {
+    "causal": Case("causal", made={"scale": 0.3, "v_head_dim": 8}),
+    "rotated, with all that there is": Case(
+        "gpt_oss", made=WHOLE | {"rope_theta": 500.0}, rope=(D, False, 500.0), more=(*OF_WHOLE, "sinks")
+    ),
+    "partly rotated": Case(
+        "partly", "rope: {layout: interleaved, dims: 8}\nmask: [causal]", {"max_positions": 4}, rope=(8, True, 1e4)
+    ),
+    "window of a layer": Case("runtime_window", made={"window": 3}, keep=BEFORE & (q - k < 3)),
+    "both sides": Case("full", keep=BEFORE | True),
+    "decay": Case("log_decay", score=decay, more=("log_decay_proj.weight", "log_decay_proj.bias")),
+    "slopes": Case("alibi", score=fading),
+    "projected tables": Case(
+        "shaw", score=distances, keep=BEFORE | True, more=("distance_score_proj.weight", "distance_score_proj.bias")
+    ),
+    "learned tables": Case("tables", TABLE, score=table, more=("near", "warmth")),
+    "a handed bias": Case("pair_bias", given={"bias": torch.randn(B, HEADS, T, T)}, keep=BEFORE | True),
+}
+
+
+def made(case: Case, package: Callable[..., ModuleType]) -> Any:
+    """The layer of a case with weights that are far from equal."""
+    equal = "heads: equal" in (case.text or resources.variants()[case.spec].read_text())
+    heads = {} if equal else {"num_kv_heads": 2}
+    torch.manual_seed(0)
+    layer = package(case.spec, case.text).Attention(HIDDEN, HEADS, head_dim=D, **heads, **case.made)
+    for weight in layer.parameters():
+        torch.nn.init.normal_(weight, std=0.4)
+    return layer.to("cuda" if devices.GPU else "cpu")
+
+
+def plain(layer: Any, case: Case, x: torch.Tensor, context: torch.Tensor | None = None) -> torch.Tensor:
+    """What the layer is to give, in operations of PyTorch on its weights."""
+
+    def linear(part: Any, given: torch.Tensor) -> torch.Tensor:
+        return F.linear(given, part.weight, part.bias)
+
+    def normed(part: Any, heads: torch.Tensor) -> torch.Tensor:
+        if not hasattr(part, "weight"):
+            return heads
+        return heads / (heads.square().mean(-1, keepdim=True) + 1e-6).sqrt() * part.weight
+
+    keys = x if context is None else context
+    queries = normed(layer.q_norm, linear(layer.q_proj, x).unflatten(-1, (HEADS, D)))
+    keyed = normed(layer.k_norm, linear(layer.k_proj, keys).unflatten(-1, (-1, D)))
+    values = linear(layer.v_proj, keys).unflatten(-1, (keyed.shape[2], -1))
+    if case.rope:
+        queries, keyed = turned(queries, *case.rope), turned(keyed, *case.rope)
+    keyed, values = (each.repeat_interleave(HEADS // each.shape[2], 2) for each in (keyed, values))
+    score = torch.einsum("bihd,bjhd->bhij", queries, keyed) * (layer.scale or D**-0.5)
+    score = case.score(score, layer, x) + case.given.get("bias", 0.0)
+    if context is None:
+        score = score.masked_fill(~case.keep[: x.shape[1], : x.shape[1]], -math.inf)
+    if hasattr(layer, "sinks"):
+        score = torch.cat((score, layer.sinks[:, None, None].expand(*score.shape[:3], 1)), -1)
+    weights = score.softmax(-1)[..., : keys.shape[1]]
+    out = torch.einsum("bhij,bjhe->bihe", weights, values).flatten(-2)
+    return linear(layer.o_proj, out * linear(layer.g_proj, x).sigmoid() if layer.g_proj is not None else out)
+
+
+def results(call: Callable[[torch.Tensor], torch.Tensor], layer: Any, x: torch.Tensor) -> list[torch.Tensor]:
+    """What a call gives, and the gradients of x and of all weights."""
+    x = x.clone().requires_grad_()
+    out = call(x)
+    torch.manual_seed(2)
+    return [out.detach(), *torch.autograd.grad(out, [x, *layer.parameters()], torch.randn_like(out))]
+
+
+def agree(found: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
+    for own, plain in zip(found, expected, strict=True):
+        assert (own - plain).abs().max() <= 2e-5 * plain.abs().max() + 1e-5
+
+
+@pytest.fixture(autouse=True)
+def on_device() -> Iterator[None]:
+    """Has everything made where kernels run."""
+    with torch.device("cuda" if devices.GPU else "cpu"):
+        yield
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_layer_is_its_plain_self(name: str, package: Callable[..., ModuleType]) -> None:
+    case = CASES[name]
+    layer, x = made(case, package), torch.randn(B, T, HIDDEN)
+    agree(results(lambda x: layer(x, **case.given), layer, x), results(lambda x: plain(layer, case, x), layer, x))
+    assert set(layer.state_dict()) == USUAL | set(case.more)
+
+
+def test_packed_sequences_do_not_see_each_other(package: Callable[..., ModuleType]) -> None:
+    case = Case("packed_rope", made={"max_positions": 2}, rope=(D, False, 1e4))
+    layer, x, cuts = made(case, package), torch.randn(T, HIDDEN), [0, 2, 9]
+    packed = {"cu_seqlens": torch.tensor(cuts, dtype=torch.int32), "max_seqlen": 7}
+
+    def each(x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([plain(layer, case, x[None, first:past])[0] for first, past in itertools.pairwise(cuts)])
+
+    agree(results(lambda x: layer(x, **packed), layer, x), results(each, layer, x))
+
+
+@pytest.mark.parametrize(("name", "first", "past"), [("gpt_oss", 0, 6), ("gpt_oss", 2, 7), ("full", 3, T)])
+def test_padding_is_left_out(name: str, first: int, past: int, package: Callable[..., ModuleType]) -> None:
+    case = next(case for case in CASES.values() if case.spec == name)
+    layer, x = made(case, package), torch.randn(B, T, HIDDEN)
+    ends = {"k_starts": [first, 0]} if first else {}
+    ends |= {"k_lens": [past, T]} if past < T else {}
+    out = layer(x, **{key: torch.tensor(rows, dtype=torch.int32) for key, rows in ends.items()})
+    agree([out[:1, first:past], out[1:]], [plain(layer, case, x[:1, first:past]), plain(layer, case, x[1:])])
+
+
+def test_keys_may_be_of_another_sequence(package: Callable[..., ModuleType]) -> None:
+    case = CASES["both sides"]
+    layer, x, context = made(case, package), torch.randn(B, T, HIDDEN), torch.randn(B, 5, HIDDEN)
+    calls = (lambda x: layer(x, context), lambda x: plain(layer, case, x, context))
+    agree(*(results(call, layer, x) for call in calls))
+    out = layer(x, context, k_lens=torch.tensor([3, 5], dtype=torch.int32))
+    agree([out[:1]], [plain(layer, case, x[:1], context[:1, :3])])
+
+
+@pytest.mark.parametrize("name", ["causal", "rotated, with all that there is", "window of a layer", "slopes"])
+def test_decoding_is_equal_token_by_token(name: str, package: Callable[..., ModuleType]) -> None:
+    case = CASES[name]
+    layer, x = made(case, package), torch.randn(B, T, HIDDEN)
+    with torch.no_grad():
+        expected, cache = plain(layer, case, x), layer.new_cache(B, T)
+        found = [layer(part, cache=cache) for part in x.split([4, 1, 1, 3], 1)]
+    agree([torch.cat(found, 1)], [expected])
+    assert cache.seq_lens.tolist() == [T, T]
+
+
+@torch.no_grad()
+def test_prompts_of_different_lengths_go_on_where_each_ends(package: Callable[..., ModuleType]) -> None:
+    case = CASES["rotated, with all that there is"]
+    layer, x, lengths = made(case, package), torch.randn(B, T, HIDDEN), [2, 5]
+    cache = layer.new_cache(B, 8)
+    layer(x[:, :5], cache=cache)
+    cache.keep(torch.tensor(lengths, dtype=torch.int32), 5)
+    out = layer(x[:, 7:9], cache=cache)
+    for b, length in enumerate(lengths):
+        agree([out[b : b + 1]], [plain(layer, case, torch.cat((x[b, :length], x[b, 7:9]))[None])[:, -2:]])
+    with pytest.raises(ValueError, match="cache: expected room for 9 tokens, got 8"):
+        layer(x[:, :2], cache=cache)
+
+
+def test_what_a_cache_cannot_have_is_refused(package: Callable[..., ModuleType]) -> None:
+    layer, x = made(CASES["causal"], package), torch.randn(B, T, HIDDEN)
+    with pytest.raises(RuntimeError, match=r"q: decoding has no backward pass; call it under torch.no_grad\(\)"):
+        layer(x, cache=layer.new_cache(B, T))
+    with pytest.raises(ValueError, match="cache: expected no k_lens and k_starts beside it"):
+        layer(x, cache=layer.new_cache(B, T), k_lens=torch.tensor([3, 5], dtype=torch.int32))
+
+
+def test_tables_stay_exact_whatever_the_module_becomes(package: Callable[..., ModuleType]) -> None:
+    module = package("gpt_oss", "")
+    expected = torch.arange(8)[:, None] * 10000.0 ** (-2 * torch.arange(D // 2) / D)
+    with torch.device("meta"):
+        empty = module.Attention(HIDDEN, HEADS, head_dim=D, max_positions=8)
+    for layer in (empty.to_empty(device="cpu"), empty.to(torch.bfloat16)):
+        assert layer.cos.dtype == torch.float32
+        assert (layer.cos.cpu() - expected.cpu().cos()).abs().max() < 1e-6
+        assert (layer.sin.cpu() - expected.cpu().sin()).abs().max() < 1e-6
+
+
+def test_positions_are_rows_of_the_tables(package: Callable[..., ModuleType]) -> None:
+    case = CASES["rotated, with all that there is"]
+    layer, x = made(case, package), torch.randn(B, T, HIDDEN)
+    tables = layer.angles(T)
+    moved = layer(x, positions=torch.arange(T).flip(0).expand(B, T), tables=tuple(t.flip(0) for t in tables))
+    agree([moved.detach()], [layer(x).detach()])
+
+
+def test_a_layer_compiles_without_a_break_and_its_tables_grow(package: Callable[..., ModuleType]) -> None:
+    layer = made(Case("gpt_oss", made=WHOLE | {"max_positions": 4}), package)
+    torch.compiler.reset()
+    compiled = torch.compile(layer, backend="eager", fullgraph=True, dynamic=True)
+    for tokens in (6, T):
+        x = torch.randn(B, tokens, HIDDEN)
+        agree([compiled(x).detach()], [layer(x).detach()])
+    assert len(layer.cos) >= T
+
+
+def test_weights_are_dropped_in_training_alone(package: Callable[..., ModuleType]) -> None:
+    layer, x = made(Case("gpt2_dropout", made={"dropout_p": 0.5}), package), torch.randn(B, T, HIDDEN)
+    expected = layer.eval()(x)
+    agree([layer(x).detach()], [expected.detach()])
+    layer.train()
+    outs = [layer(x) for seed in (1, 1, 2) if torch.manual_seed(seed)]
+    assert torch.equal(outs[0], outs[1])
+    assert not torch.equal(outs[0], outs[2])
+    assert not torch.equal(outs[0], expected)
+
+
+def test_every_variant_has_a_module_or_a_reason(tmp_path: Path) -> None:
+    refused = set()
+    for name in resources.variants():
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(asked(name))
+        try:
+            loaded = spec.load(path, terms=resources.terms_for(path))
+        except SpecError:
+            refused.add(name)
+            continue
+        compile(render._text("module/module.py.jinja", render._values(loaded)), name, "exec")
+    assert refused == {"flash1", "flash2_strided_k", "deepseek_mla_absorbed"}
+
+
+def test_names_of_modules_are_known() -> None:
+    public = {name for name in dir(torch.nn.Module()) if not name.startswith("_")}
+    assert public - {"T_destination"} <= exports._OF_MODULES
+
+
+def test_the_page_is_right(package: Callable[..., ModuleType]) -> None:
+    package("gpt_oss", "")
+    text = (Path(__file__).parents[2] / "docs" / "module.md").read_text(encoding="utf-8")
+    blocks = "\n".join(re.findall(r"^```python\n(.*?)^```\n", text, re.MULTILINE | re.DOTALL))
+    names: dict[str, Any] = {}
+    exec(blocks.replace("from generated.", f"from {PACKAGES}."), names)
+    assert names["cache"].seq_lens.tolist() == [13, 13]

@@ -1,0 +1,165 @@
+"""Stand-ins for libraries that recipes are written for: the part of their documented interfaces that recipes use."""
+
+from __future__ import annotations
+
+import enum
+import importlib.util
+import sys
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import nn
+
+
+def install() -> None:
+    """Puts a stand-in into the place of each library that is not installed."""
+    for library, modules in LIBRARIES.items():
+        if importlib.util.find_spec(library):
+            continue
+        for name, members in modules.items():
+            for i in range(name.count(".") + 1):
+                package = name.rsplit(".", i)[0]
+                sys.modules.setdefault(package, ModuleType(package))
+            vars(sys.modules[name]).update({member.__name__: member for member in members})
+
+
+# -- torchtitan ----------------------------------------------------------------------------------------------------
+
+
+class VarlenMetadata(NamedTuple):
+    """Where documents begin, and the longest one's length."""
+
+    cu_seq_q: torch.Tensor
+    cu_seq_k: torch.Tensor
+    max_q: int
+    max_k: int
+
+
+class VarlenAttention(nn.Module):
+    """An inner attention of documents in a row, which its configuration builds."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config:
+        window_size: tuple[int, int] = (-1, 0)
+        owner: ClassVar[type]
+
+        def build(self) -> Any:
+            return self.owner(config=self)
+
+    def __init_subclass__(cls) -> None:
+        cls.Config.owner = cls
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.window_size = config.window_size
+
+    def forward(self, q: Any, k: Any, v: Any, *, attention_masks: VarlenMetadata, scale: float | None = None) -> Any:
+        raise NotImplementedError
+
+
+# -- vLLM ----------------------------------------------------------------------------------------------------------
+
+
+class AttentionBackend:
+    """What names the classes of a backend, and the shape of its cache."""
+
+    supported_dtypes: ClassVar[list[torch.dtype]] = []
+
+
+class AttentionMetadataBuilder:
+    """What makes a batch's metadata for a backend."""
+
+    def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: Any) -> None:
+        self.kv_cache_spec, self.layer_names, self.vllm_config = kv_cache_spec, layer_names, vllm_config
+        self.device = device
+
+
+class AttentionImpl:
+    """A layer's attention."""
+
+
+@dataclass
+class CommonAttentionMetadata:
+    """What all backends are told of a batch."""
+
+    query_start_loc: torch.Tensor
+    seq_lens: torch.Tensor
+    num_actual_tokens: int
+    max_query_len: int
+    max_seq_len: int
+    block_table_tensor: torch.Tensor
+    slot_mapping: torch.Tensor
+
+
+class AttentionBackendEnum(enum.Enum):
+    """The backends that there are."""
+
+    CUSTOM = None
+
+    def get_class(self) -> type:
+        return _BACKENDS[self]
+
+
+_BACKENDS: dict[AttentionBackendEnum, type] = {}
+
+
+def register_backend(backend: AttentionBackendEnum) -> Any:
+    """A decorator that registers a class."""
+
+    def registered(cls: type) -> type:
+        _BACKENDS[backend] = cls
+        return cls
+
+    return registered
+
+
+# -- timm ----------------------------------------------------------------------------------------------------------
+
+
+class Attention(nn.Module):
+    """Attention of a vision transformer."""
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 8,
+        qkv_bias: bool = False,
+        qk_norm: bool = False,
+        gated: bool = False,
+        norm_layer: Any = None,
+    ) -> None:
+        super().__init__()
+        self.num_heads, self.head_dim = num_heads, dim // num_heads
+        self.scale = self.head_dim**-0.5
+        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
+        self.q_norm = norm_layer(self.head_dim) if qk_norm else nn.Identity()
+        self.k_norm = norm_layer(self.head_dim) if qk_norm else nn.Identity()
+        self.attn_drop, self.proj_drop = nn.Dropout(0.0), nn.Dropout(0.0)
+        self.norm = nn.Identity()
+        self.gate = nn.Linear(dim, dim, bias=qkv_bias) if gated else None
+        self.proj = nn.Linear(dim, dim)
+
+    def forward(self, x: torch.Tensor, attn_mask: torch.Tensor | None = None, is_causal: bool = False) -> torch.Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, self.head_dim)).permute(2, 0, 3, 1, 4)
+        plain = nn.functional.scaled_dot_product_attention
+        out = plain(self.q_norm(q), self.k_norm(k), v, attn_mask, is_causal=is_causal).transpose(1, 2).flatten(2)
+        out = self.norm(out)
+        made: torch.Tensor = self.proj_drop(self.proj(out if self.gate is None else out * self.gate(x).sigmoid()))
+        return made
+
+
+LIBRARIES: dict[str, dict[str, tuple[type | Any, ...]]] = {
+    "torchtitan": {"torchtitan.models.common.attention": (VarlenAttention, VarlenMetadata)},
+    "vllm": {
+        "vllm.v1.attention.backend": (
+            AttentionBackend,
+            AttentionImpl,
+            AttentionMetadataBuilder,
+            CommonAttentionMetadata,
+        ),
+        "vllm.v1.attention.backends.registry": (AttentionBackendEnum, register_backend),
+    },
+    "timm": {"timm.layers": (Attention,)},
+}

@@ -20,10 +20,10 @@ from rich.console import Console
 import attnforge
 from attnforge.cli import arguments, commands
 from attnforge.gpu import counters, profile
-from attnforge.gpu.bench import Machine
 from attnforge.gpu.calls import Sizes
 from attnforge.gpu.counters import Reading
 from attnforge.gpu.profile import Launch, Least, Profile
+from attnforge.gpu.results import Machine
 from attnforge.render import emit
 
 ROOT = Path(attnforge.__file__).parents[2]

@@ -16,8 +16,8 @@ from click.testing import CliRunner
 import attnforge
 from attnforge.cli import commands
 from attnforge.gpu import tuning
-from attnforge.gpu.bench import Machine
 from attnforge.gpu.compile import Made
+from attnforge.gpu.results import Machine
 from attnforge.gpu.tuning import Trial
 from attnforge.language import algorithm, spec
 from attnforge.plan import plan, tiles

@@ -230,13 +230,20 @@ def inspect(spec: str, archs: str, head_dim: int, dtype: str) -> None:
 @click.option("--head-dim", default="128", show_default=True, metavar="D,...", help="Head sizes; 192:128 for v apart.")
 @_HEADS
 @_DTYPE
+@click.option(
+    "--target",
+    default="both",
+    show_default=True,
+    type=click.Choice(["portable", "hopper", "both"]),
+    help="Kernels to time; both: those that calls take, and each by itself where a package has some for Hopper GPUs.",
+)
 @click.option("--forward", "forward", is_flag=True, help="Time forward alone, without gradients.")
 @click.option("--replay", is_flag=True, help="Time forward in a CUDA graph: what the GPU takes, without the host.")
 @click.option("--json", "json_", metavar="FILE", type=_FILE, help="Write the measures there.")
 @click.option("--plot", metavar="FILE", type=_FILE, help="Draw them there, as PNG; needs matplotlib.")
 def bench(
     specs: Sequence[str], against: str | None, lengths: str, queries: int | None, tokens: int, head_dim: str,
-    heads: str | None, dtype: str, forward: bool, replay: bool, json_: Path | None, plot: Path | None,
+    heads: str | None, dtype: str, target: str, forward: bool, replay: bool, json_: Path | None, plot: Path | None,
 ) -> None:  # fmt: skip
     """Time variants on this GPU beside other libraries that can say them, with the memory they take."""
     from rich.console import Console
@@ -244,6 +251,7 @@ def bench(
     from ..explain import picture
     from ..gpu import bench as timing
     from ..gpu.peers import PEERS
+    from ..gpu.results import Machine, document, table
 
     names = against.split(",") if against else list(PEERS)
     if unknown := [name for name in names if name not in PEERS]:
@@ -253,16 +261,16 @@ def bench(
     arguments.fit(loaded.values(), [one.head_dim for one in sizes], [one.v_dim for one in sizes])
     if plot:
         picture.needed("--plot")
-    machine = timing.Machine.here()
+    machine = Machine.here()
     packages = arguments.packages(loaded)
     console, results = Console(width=None if sys.stdout.isatty() else 150), []
     click.echo(f"{machine.device}, torch {machine.torch}, triton {machine.triton}")
     for spec, package in zip(loaded.values(), packages, strict=True):
-        for result in timing.run(spec, package, sizes, names, backward=not forward, replays=replay):
+        for result in timing.run(spec, package, sizes, names, target=target, backward=not forward, replays=replay):
             results.append(result)
-            console.print(timing.table(result))
+            console.print(table(result))
             if json_:
-                json_.write_text(timing.document(machine, results), encoding="utf-8", newline="\n")
+                json_.write_text(document(machine, results), encoding="utf-8", newline="\n")
     if plot:
         from ..gpu import plots
 
@@ -289,12 +297,13 @@ def profile(
     from ..gpu import bench as timing
     from ..gpu import counters
     from ..gpu import profile as profiling
+    from ..gpu.results import Machine
 
     sizes = timing.sizes(length, None, tokens, head_dim, heads, dtype, option="--length")
     loaded = arguments.load([spec])
     arguments.fit(loaded.values(), [one.head_dim for one in sizes], [one.v_dim for one in sizes])
     ((path, found),) = loaded.items()
-    machine, tool = timing.Machine.here(), counters.program(ncu)
+    machine, tool = Machine.here(), counters.program(ncu)
     (package,) = arguments.packages(loaded)
     console, profiles = Console(width=None if sys.stdout.isatty() else 150), []
     click.echo(f"{machine.device}, torch {machine.torch}, triton {machine.triton}")
@@ -328,12 +337,13 @@ def tune(specs: Sequence[str], head_dim: str, length: str, tokens: int, heads: s
 
     from ..gpu import bench as timing
     from ..gpu import tuning
+    from ..gpu.results import Machine
     from ..plan import tiles
 
     sizes = timing.sizes(length, None, tokens, head_dim, heads, dtype, option="--length")
     loaded = arguments.load(specs)
     arguments.fit(loaded.values(), [one.head_dim for one in sizes], [one.v_dim for one in sizes])
-    machine = timing.Machine.here()
+    machine = Machine.here()
     packages = arguments.packages(loaded)
     for (path, spec), package in zip(loaded.items(), packages, strict=True):
         found = tuning.run(spec, package, sizes, Console())

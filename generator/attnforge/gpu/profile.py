@@ -23,10 +23,10 @@ from ..plan.plan import Plan
 from ..render import emit
 from ..source import resources
 from . import calls, counters
-from .bench import Machine, cell
 from .calls import Call, Sizes
 from .counters import Reading
 from .peers import module
+from .results import Machine, cell
 
 OTHERS = "others"  # kernels that PyTorch brings: casts, copies, fills
 

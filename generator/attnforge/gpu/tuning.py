@@ -29,9 +29,9 @@ from ..plan import plan, tiles
 from ..plan.tiles import Row, Tile
 from ..render import emit
 from . import bench, calls, cases, compile
-from .bench import Machine
 from .calls import Sizes
 from .compile import Made
+from .results import Machine
 
 if TYPE_CHECKING:
     import torch

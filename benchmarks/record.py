@@ -95,7 +95,7 @@ def outside(calls_of: Sequence[Sizes] = small(2, SHORT, "fp16"), device: str = "
 
 def profiled(tool: str) -> str:
     """What Nsight Compute counts, as JSON."""
-    found = [profile.run(*made(name), PROFILED_CALL, tool, backward=False) for name in PROFILED]
+    found = [profile.run(*made(name), PROFILED_CALL, tool, backward=False, target="portable") for name in PROFILED]
     return profile.document(Machine.here(), found)
 
 

@@ -284,12 +284,15 @@ def bench(
 @_TOKENS
 @_HEADS
 @_DTYPE
+@click.option(
+    "--target", type=click.Choice(["portable", "hopper"]), help="Kernels to look at, if not those that a call takes."
+)
 @click.option("--forward", "forward", is_flag=True, help="Leave the backward pass out.")
 @click.option("--json", "json_", metavar="FILE", type=_FILE, help="Write the counts there.")
 @click.option("--ncu", metavar="FILE", help="Nsight Compute's command line, if not on the PATH.")
 def profile(
-    spec: str, head_dim: str, length: str, tokens: int, heads: str | None, dtype: str, forward: bool,
-    json_: Path | None, ncu: str | None,
+    spec: str, head_dim: str, length: str, tokens: int, heads: str | None, dtype: str, target: str | None,
+    forward: bool, json_: Path | None, ncu: str | None,
 ) -> None:  # fmt: skip
     """Count what each kernel moves and waits for on this GPU; needs Nsight Compute."""
     from rich.console import Console
@@ -308,7 +311,7 @@ def profile(
     console, profiles = Console(width=None if sys.stdout.isatty() else 150), []
     click.echo(f"{machine.device}, torch {machine.torch}, triton {machine.triton}")
     for one in sizes:
-        profiles.append(profiling.run(path, found, package, one, tool, backward=not forward))
+        profiles.append(profiling.run(path, found, package, one, tool, backward=not forward, target=target or ""))
         console.print(profiling.table(profiles[-1]))
         for line in profiling.meanings(profiles[-1]):
             click.echo(line)

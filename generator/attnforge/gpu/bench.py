@@ -166,7 +166,7 @@ class _Ours:
 
     def kernels(self, name: str) -> dict[str, str]:
         """The target of each pass of the call, where the package has several."""
-        return targets.taken(self.loaded[name]) if self.several else {}
+        return targets.taken(targets.runtime(self.loaded[name])) if self.several else {}
 
 
 def _entered(peer: Peer, exported: Exported, call: Call, gold: torch.Tensor) -> Contender:

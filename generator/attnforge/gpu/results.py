@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from . import targets
 from .calls import Sizes
 
 OURS = "attnforge"
@@ -69,14 +70,6 @@ class Result:
         """A star where a call takes the kernels of a contender in a pass by itself."""
         return "*" if self.kernels.get(its) == name else ""
 
-    @property
-    def told_kernels(self) -> str:
-        """The target of each pass in words."""
-        targets = {*self.kernels.values()}
-        if len(targets) == 1:
-            return f"{targets.pop()} kernels"
-        return ", ".join(f"{target} {its}" for its, target in self.kernels.items())
-
 
 @dataclass(frozen=True)
 class Machine:
@@ -132,7 +125,7 @@ def table(result: Result) -> Any:
             ratio = None if ms is None or best is None else ms / best
             figures = (cell(rate, ".0f"), cell(share, ".0f"), cell(ratio, ".2f"))
             cells += [result.mark(row.name, its) + cell(ms, ".3f"), *figures]
-        note = row.note or (result.told_kernels if row is ours else "")
+        note = row.note or (targets.told(result.kernels) if row is ours else "")
         made.add_row(row.name, *cells, cell(row.forward_mib, ".1f"), cell(row.both_mib, ".1f"), note)
     return made
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 TARGETS = ("portable", "hopper")
@@ -33,12 +33,20 @@ def runtime(package: Any) -> Any:
     return importlib.import_module(f"{package.__name__}.runtime")
 
 
-def taken(package: Any) -> dict[str, str]:
-    """The target whose kernels each pass has run, as far as a package remembers its calls."""
+def taken(runtime: Any) -> dict[str, str]:
+    """The target whose kernels each pass has run, as far as a package's runtime.py remembers its calls."""
     found: dict[str, str] = {}
-    for cache in runtime(package).LaunchCache.known.values():
+    for cache in runtime.LaunchCache.known.values():
         for name, its in _PASSES.items():
             if tile := cache.tiles.get(name):
                 # beside a tile stands the module of the kernels, where they are not the portable ones
                 found[its] = TARGETS[len(tile) > 4]
     return found
+
+
+def told(kernels: Mapping[str, str]) -> str:
+    """The target of each pass in words; nothing of none."""
+    found = {*kernels.values()}
+    if len(found) == 1:
+        return f"{found.pop()} kernels"
+    return ", ".join(f"{target} {its}" for its, target in kernels.items())

@@ -27,6 +27,10 @@ _HEADS = click.option(
 _LENGTH = click.option(
     "--length", default="4096", show_default=True, metavar="T", help="Queries and keys of a sequence."
 )
+_TARGET = click.option(
+    "--target", default="both", show_default=True, type=click.Choice(["portable", "hopper", "both"]),
+    help="The kernels: for all GPUs, for Hopper GPUs, or both, where a package has both.",
+)  # fmt: skip
 _TOKENS = click.option("--tokens", default=16384, show_default=True, type=click.IntRange(1), help="Keys of a batch.")
 
 
@@ -230,13 +234,7 @@ def inspect(spec: str, archs: str, head_dim: int, dtype: str) -> None:
 @click.option("--head-dim", default="128", show_default=True, metavar="D,...", help="Head sizes; 192:128 for v apart.")
 @_HEADS
 @_DTYPE
-@click.option(
-    "--target",
-    default="both",
-    show_default=True,
-    type=click.Choice(["portable", "hopper", "both"]),
-    help="Kernels to time; both: those that calls take, and each by itself where a package has some for Hopper GPUs.",
-)
+@_TARGET
 @click.option("--forward", "forward", is_flag=True, help="Time forward alone, without gradients.")
 @click.option("--replay", is_flag=True, help="Time forward in a CUDA graph: what the GPU takes, without the host.")
 @click.option("--json", "json_", metavar="FILE", type=_FILE, help="Write the measures there.")
@@ -328,13 +326,13 @@ def profile(
 @_TOKENS
 @_HEADS
 @click.option(
-    "--dtype",
-    default="bf16",
-    show_default=True,
-    type=click.Choice(["bf16", "fp16", "fp32"]),
+    "--dtype", default="bf16", show_default=True, type=click.Choice(["bf16", "fp16", "fp32"]),
     help="Type of q, k and v; one table serves both of 16 bits.",
-)
-def tune(specs: Sequence[str], head_dim: str, length: str, tokens: int, heads: str | None, dtype: str) -> None:
+)  # fmt: skip
+@_TARGET
+def tune(
+    specs: Sequence[str], head_dim: str, length: str, tokens: int, heads: str | None, dtype: str, target: str
+) -> None:
     """Search tile shapes on this GPU and keep them in tuning/ beside the spec, for renders from then on."""
     from rich.console import Console
 
@@ -349,7 +347,7 @@ def tune(specs: Sequence[str], head_dim: str, length: str, tokens: int, heads: s
     machine = Machine.here()
     packages = arguments.packages(loaded)
     for (path, spec), package in zip(loaded.items(), packages, strict=True):
-        found = tuning.run(spec, package, sizes, Console())
+        found = tuning.run(spec, package, sizes, Console(), target=target)
         file = tiles.tuned_path(path)
         file.parent.mkdir(exist_ok=True)
         text = tuning.text(tuning.merged(tiles.tuned(path), found), machine)

@@ -167,7 +167,7 @@ def explain(
 ) -> None:  # fmt: skip
     """Show the formula, its derivatives and the mask with its tiles: as text, a picture, or a page."""
     from ..explain import explain as explanation
-    from ..explain import markdown_page, summary
+    from ..explain import kernels, markdown_page, summary
 
     sizes = explanation.lengths(shape) if shape else None
     path, loaded = next(iter(arguments.load([spec]).items()))
@@ -175,10 +175,10 @@ def explain(
     asked = explanation.given(loaded, head, numbers)
     if sizes is None and (png or html or md or asked):
         sizes = explanation.shape(loaded)
-    _echo(summary.text(loaded))
-    if sizes:
-        drawn = explanation.draw(loaded, *sizes, asked)
-        _echo("\n" + drawn.text())
+    drawn = explanation.draw(loaded, *sizes, asked) if sizes else None
+    told = summary.text(loaded), drawn.text() if drawn else "", kernels.text(loaded, drawn.mask if drawn else None)
+    _echo("\n".join(filter(None, told)))
+    if sizes and drawn:
         if png:
             drawn.png(png)
         if html:

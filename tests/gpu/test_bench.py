@@ -18,7 +18,7 @@ import torch
 from click.testing import CliRunner
 from rich.console import Console
 
-from attnforge.cli import commands
+from attnforge.cli import arguments, commands
 from attnforge.gpu import bench, calls, plots, results, targets
 from attnforge.gpu.bench import Contender
 from attnforge.gpu.calls import Call, Sizes
@@ -285,6 +285,34 @@ def test_a_target_is_timed_alone_where_it_is_asked_for(target: str, monkeypatch:
     result = timed(monkeypatch, package_of=lambda name: StandIn(name, both), clock=lambda _: 2.0, target=target)
     assert [row.name for row in result.rows] == ["attnforge", "naive"]
     assert result.kernels == dict.fromkeys(both, target) and os.environ["ATTNFORGE_TARGET"] == "portable"
+
+
+def test_a_target_that_there_is_not_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "functions", lambda *_: StandIn("flash1"))
+    monkeypatch.setattr(bench, "_peak", lambda _: 3.0)
+    package = emit.Package("flash1", "", Path(), {})
+    for target, kernels in ((bench.BOTH, {}), ("hopper", {"forward": "portable", "backward": "portable"})):
+        how = {"target": target, "clock": lambda _: 2.0}
+        (result,) = bench.run(shipped("flash1"), package, [SMALL], [], device="cpu", **how)
+        assert [row.name for row in result.rows] == ["attnforge"] and result.kernels == kernels
+
+
+def test_the_command_passes_a_target_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def run(*_: Any, **more: Any) -> Any:
+        asked.append((more["target"], more["backward"]))
+        return iter(RESULTS)
+
+    monkeypatch.setattr(bench, "run", run)
+    monkeypatch.setattr(Machine, "here", staticmethod(lambda: HERE))
+    monkeypatch.setattr(arguments, "packages", lambda loaded: [None] * len(loaded))
+    for options in ([], ["--target", "hopper", "--forward"]):
+        file = tmp_path / "found.json"
+        done = CliRunner().invoke(commands.main, ["bench", "causal", "--json", str(file), *options])
+        assert done.exit_code == 0 and "hopper" in done.output, done.output
+        assert results.read(file.read_text()) == (HERE, RESULTS)
+    assert asked == [("both", True), ("hopper", False)]
 
 
 @pytest.mark.parametrize(

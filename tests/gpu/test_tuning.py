@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 import attnforge
-from attnforge.cli import commands
+from attnforge.cli import arguments, commands
 from attnforge.gpu import tuning
 from attnforge.gpu.compile import Made
 from attnforge.gpu.results import Machine
@@ -335,6 +336,24 @@ def test_a_tile_is_tried_in_the_place_of_the_present_ones(
     assert done.stdout.splitlines() == [
         f"{kernel} {made} (64, 32, 8, 1) 0.25 gives something else" for kernel, made in kernels
     ] + ["True", *hopper], done.stderr
+
+
+def test_the_command_keeps_what_was_found_for_a_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, asked = written(tmp_path, "single: {forward: {64: [[32, 32, 4, 1]]}}\n"), []
+
+    def run(*_: Any, target: str) -> list[Row | Limit]:
+        asked.append(target)
+        return [Row("hopper", "forward", 128, (Tile(128, 64, 8, 3),)), Limit("faster", "forward", 128, 0)]
+
+    monkeypatch.setattr(tuning, "run", run)
+    monkeypatch.setattr(Machine, "here", staticmethod(lambda: HERE))
+    monkeypatch.setattr(arguments, "packages", lambda loaded: [None] * len(loaded))
+    done = CliRunner().invoke(commands.main, ["tune", str(path), "--target", "hopper"])
+    assert done.exit_code == 0 and asked == ["hopper"], done.output
+    text = (tmp_path / "tuning" / "mine.yaml").read_text()
+    assert "single:\n  forward:\n    64: [[32, 32, 4, 1]]\n" in text
+    assert text.endswith("hopper:\n  forward:\n    128: [[128, 64, 8, 3]]\nfaster:\n  forward:\n    128: 0\n")
+    assert plan.build(loaded(path)).tables.hopper["forward"][128] == Tile(128, 64, 8, 3)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -137,7 +137,8 @@ class _Ours:
     """The package, loaded once for each way to choose its kernels: each remembers the calls of its own."""
 
     def __init__(self, package: emit.Package, folder: Path, target: str, *, several: bool) -> None:
-        self.several, self.asked = several, {OURS: None if target == BOTH else target}
+        self.asked = {OURS: None if target == BOTH else target}
+        self.telling = several or target != BOTH
         if target == BOTH and several:
             self.asked |= {name: name for name in targets.TARGETS}
         self.loaded = {name: functions(package, folder / name, f"{package.name}_{name}") for name in self.asked}
@@ -165,8 +166,8 @@ class _Ours:
         return made if all(one.passes for one in made) else []
 
     def kernels(self, name: str) -> dict[str, str]:
-        """The target of each pass of the call, where the package has several."""
-        return targets.taken(targets.runtime(self.loaded[name])) if self.several else {}
+        """The target of each pass of the call, where the package has several or one was asked for."""
+        return targets.taken(targets.runtime(self.loaded[name])) if self.telling else {}
 
 
 def _entered(peer: Peer, exported: Exported, call: Call, gold: torch.Tensor) -> Contender:

@@ -55,10 +55,10 @@ def test_tiles_of_both_targets_are_counted(tmp_path: Path) -> None:
 
 
 def test_kernels_that_own_keys_are_counted_by_their_own_ranges(tmp_path: Path) -> None:
-    found = told(tmp_path, 'mask: [expr: "k // 2 <= q % 16"]\n', "--shape", "64,64")
-    # ranges of queries exclude nothing, those of keys the second half
+    found = told(tmp_path, 'mask: [expr: "k // 2 <= q % 16"]\n', "--shape", "64,128")
+    # ranges of queries exclude nothing, those of keys all but the first quarter
     forward, backward = (found[its, "33 to 64"] for its in ("forward", "backward"))
-    assert forward[3] == "1 of 1, 128 x 64" and backward[3] == "1 of 2, 64 x 32 and 2 of 2, 32 x 64"
+    assert forward[3] == "1 of 2, 128 x 64" and backward[3] == "1 of 4, 64 x 32 and 4 of 4, 32 x 64"
 
 
 def test_variants_without_them_have_no_table(tmp_path: Path) -> None:

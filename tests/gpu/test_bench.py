@@ -204,6 +204,10 @@ def test_a_variant_without_a_backward_pass_is_timed_forward(monkeypatch: pytest.
         assert (row.forward_ms, row.backward_ms, row.forward_mib, row.both_mib, row.note) == (2.0, None, 3.0, None, "")
 
 
+def test_a_peer_may_drop_other_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert measured("gpt2_dropout", [PEERS["naive"]], monkeypatch)["naive"].note == ""
+
+
 def timed(
     monkeypatch: pytest.MonkeyPatch, _peak: Any = lambda _: 3.0, package_of: Callable[[str], Any] | None = None,
     **how: Any,

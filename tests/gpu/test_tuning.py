@@ -8,7 +8,9 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,13 +21,14 @@ from rich.console import Console
 import attnforge
 from attnforge.cli import arguments, commands
 from attnforge.gpu import tuning
+from attnforge.gpu.calls import Sizes
 from attnforge.gpu.compile import Made
 from attnforge.gpu.results import Machine
 from attnforge.gpu.trials import Place, Trial
 from attnforge.language import algorithm, spec
 from attnforge.plan import plan, tiles
 from attnforge.plan.tiles import Limit, Row, Tile
-from attnforge.render import render
+from attnforge.render import emit, render
 from attnforge.source import resources
 from attnforge.source.errors import Problems, SpecError
 
@@ -336,6 +339,50 @@ def test_a_tile_is_tried_in_the_place_of_the_present_ones(
     assert done.stdout.splitlines() == [
         f"{kernel} {made} (64, 32, 8, 1) 0.25 gives something else" for kernel, made in kernels
     ] + ["True", *hopper], done.stderr
+
+
+def test_a_search_finds_rows_of_both_targets_and_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of `run` but compiling and the GPU: the more stages, the faster; forward on Hopper GPUs does not run."""
+    portable, lacking, backward = FORWARD, Place("hopper", "forward", 128), Place("hopper", "backward", 128)
+    put: dict[Place, Tile] = {}
+
+    class Runner:
+        call = SimpleNamespace(keywords={"max_seqlen_k": 7000})
+
+        def runs(self, place: Place) -> bool:
+            return place != lacking
+
+        def timed(self, _: Place, trial: Trial) -> Trial:
+            return dataclasses.replace(trial, ms=1 / trial.tile.num_stages)
+
+        def put(self, place: Place, tile: Tile) -> None:
+            put[place] = tile
+
+        def both(self, its: str, sizes: Sizes) -> dict[str, float | None]:
+            assert its == "backward" and sizes.batch == max(8192 // sizes.k_len, 1) and sizes.q_len == sizes.k_len
+            return {"portable": 1.0, "hopper": 0.5}
+
+    def compiled(self: tuning.Search, places: list[Place]) -> Iterator[tuple[Place, Trial]]:
+        yield from ((place, Trial(tile, made())) for place in places for tile in self.tried(place))
+
+    def places(self: tuning.Search, target: str) -> tuple[Place, ...]:
+        return (portable,) if target == "portable" else (lacking, backward)
+
+    monkeypatch.setattr(tuning.Search, "compiled", compiled)
+    monkeypatch.setattr(tuning.Search, "places", places)
+    monkeypatch.setattr(tuning.Search, "runner", Runner())
+    monkeypatch.setattr(tuning.Search, "arch", "sm_90")
+    spec_of, package = loaded(written(tmp_path, None)), emit.Package("mine", "", Path(), {})
+    console = Console(file=io.StringIO(), width=120)
+    found = tuning.run(spec_of, package, [Sizes(2, 4096, 4096, 4, 4, 128, 128, "bf16")], console)
+    own, other, limit = found
+    assert isinstance(own, Row) and own[:3] == portable and own.tiles[0].num_stages == 4 and len(own.tiles) > 1
+    assert isinstance(other, Row) and other[:3] == backward and [tile.num_stages for tile in other.tiles] == [3]
+    assert limit == Limit("faster", "backward", 128, 0) and put == {portable: own.tiles[0], backward: other.tiles[0]}
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "hopper.forward does not run here" in said and "7000" in said
+    (alone,) = tuning.run(spec_of, package, [Sizes(2, 4096, 4096, 4, 4, 128, 128, "bf16")], console, target="portable")
+    assert alone == own
 
 
 def test_the_command_keeps_what_was_found_for_a_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

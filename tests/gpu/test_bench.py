@@ -457,6 +457,15 @@ def test_results_are_told_beside_ours() -> None:
     assert targets.told(dict.fromkeys(("forward", "backward"), "hopper")) == "hopper kernels"
 
 
+def test_the_fastest_peers_are_summed_up() -> None:
+    faster = dataclasses.replace(RESULTS[1], rows=(*RESULTS[1].rows, Row("fa4", 6.0)))
+    slower = dataclasses.replace(RESULTS[1], rows=(Row("attnforge", 1.0), Row("flex", 6.0), Row("fa4", 3.0)))
+    # 1.5 and 3 forward, where kernels by their target are no peers; 2 backward
+    told = "the fastest peer's time by ours, geometric mean: forward 2.12 (2 calls), backward 2.00 (1 call)"
+    assert results.summary([faster, slower]) == told
+    assert results.summary([dataclasses.replace(faster, rows=faster.rows[:2])]) == ""
+
+
 def test_results_are_kept_and_read_again() -> None:
     assert results.read(results.document(HERE, RESULTS)) == (HERE, RESULTS)
 

@@ -249,7 +249,7 @@ def bench(
     from ..explain import picture
     from ..gpu import bench as timing
     from ..gpu.peers import PEERS
-    from ..gpu.results import Machine, document, table
+    from ..gpu.results import Machine, document, summary, table
 
     names = against.split(",") if against else list(PEERS)
     if unknown := [name for name in names if name not in PEERS]:
@@ -269,6 +269,8 @@ def bench(
             console.print(table(result))
             if json_:
                 json_.write_text(document(machine, results), encoding="utf-8", newline="\n")
+    if told := summary(results):
+        click.echo(told)
     if plot:
         from ..gpu import plots
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import json
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -137,6 +138,20 @@ def _legend(result: Result) -> str | None:
     if any(result.mark(row.name, its) for row in result.rows for its in PASSES):
         told.append("*: what a call takes")
     return "; ".join(told) or None
+
+
+def summary(results: Sequence[Result]) -> str:
+    """The geometric mean over calls of the fastest peer's time by ours, for each pass; nothing without peers."""
+    told = []
+    for i, its in enumerate(PASSES):
+        ratios = []
+        for result in results:
+            ours, *others = ((row.name, row.took[i]) for row in result.rows)
+            peers = [ms for name, ms in others if ms is not None and name not in targets.TARGETS]
+            ratios += [min(peers) / ours[1]] if peers and ours[1] else []
+        if ratios:
+            told.append(f"{its} {statistics.geometric_mean(ratios):.2f} ({len(ratios)} call{'s' * (len(ratios) > 1)})")
+    return f"the fastest peer's time by ours, geometric mean: {', '.join(told)}" if told else ""
 
 
 def cell(value: float | None, style: str) -> str:

@@ -11,9 +11,9 @@ import jinja2
 from sets import HERE, SETS
 
 from attnforge.explain import markdown
-from attnforge.gpu import bench, plots, profile
-from attnforge.gpu.bench import OURS, Machine, Result
+from attnforge.gpu import plots, profile
 from attnforge.gpu.profile import Profile
+from attnforge.gpu.results import OURS, PASSES, Machine, Result, cell, read
 
 RESULTS, DOCS = HERE / "results", HERE.parent / "docs"
 STEPS = ("history", "rope_outside")  # what the archaeology tells of
@@ -21,9 +21,11 @@ MEASURED = tuple(name for name in SETS if name not in STEPS)
 INTRODUCTION = """# Measurements
 
 Written by `make bench`; the records stand in `benchmarks/results`. Milliseconds are medians; TFLOP/s count the products
-of visible pairs, five backward for two forward. Under a peer stands its time by ours, forward / backward: above 1 it is
-slower. MiB are what a call takes at its peak beside inputs and outputs, gradients among them. What was tried and did
-not pay is in [the notes](../benchmarks/NOTES.md), what each step of the algorithm brought in
+of visible pairs, five backward for two forward; % is their share of what a product of two matrices of 8192 rows and
+columns reached in the same turns. Under a peer stands its time by ours, forward / backward: above 1 it is slower. So it
+does under `portable` and `hopper`, a package's kernels for all GPUs and those for Hopper GPUs, each by itself; a star
+marks those that a call takes. MiB are what a call takes at its peak beside inputs and outputs, gradients among them.
+What was tried and did not pay is in [the notes](../benchmarks/NOTES.md), what each step of the algorithm brought in
 [the archaeology](archaeology.md).
 """
 
@@ -47,7 +49,7 @@ def _read(path: Path, reader: Callable[[str], T]) -> T:
 def recorded(*names: str) -> Iterator[tuple[str, Machine, list[Result]]]:
     """What is recorded under these names."""
     for name in names:
-        yield name, *_read(RESULTS / f"{name}.json", bench.read)
+        yield name, *_read(RESULTS / f"{name}.json", read)
 
 
 def picture(name: str) -> Path:
@@ -92,18 +94,18 @@ def _table(title: str, group: Sequence[Result]) -> str:
     lines: list[list[str]] = []
     for r in group:
         ours, rows = r.rows[0], {row.name: row for row in r.rows}
-        speeds = r.teraflops(ours)
         cells = [f"{r.sizes.q_len} x {r.sizes.k_len}"]
-        for ms, speed in zip((ours.forward_ms, ours.backward_ms), speeds, strict=True):
-            cells += [bench.cell(ms, ".3f"), bench.cell(speed, ".0f")]
-        cells.append(bench.cell(ours.both_mib if ours.both_mib is not None else ours.forward_mib, ".1f"))
+        for ms, speed, share in zip(ours.took, r.teraflops(ours), r.shares(ours), strict=True):
+            cells += [cell(ms, ".3f"), cell(speed, ".0f"), cell(share, ".0f")]
+        cells.append(cell(ours.both_mib if ours.both_mib is not None else ours.forward_mib, ".1f"))
         for name in names:
-            row = rows.get(name)
-            pairs = ((row.forward_ms, ours.forward_ms), (row.backward_ms, ours.backward_ms)) if row else ()
-            cells.append(" / ".join(f"{x / own:.2f}" for x, own in pairs if x and own))
+            times = zip(PASSES, rows[name].took, ours.took, strict=True) if name in rows else ()
+            cells.append(" / ".join(f"{x / own:.2f}{r.mark(name, its)}" for its, x, own in times if x and own))
         lines.append(cells)
-    header = ["queries x keys", "forward ms", "TFLOP/s", "backward ms", "TFLOP/s", "MiB", *names]
-    return f"\n**{' '.join(title.split())}**\n\n{markdown.table(header, lines)}\n"
+    header = ["queries x keys", "forward ms", "TFLOP/s", "%", "backward ms", "TFLOP/s", "%", "MiB", *names]
+    told = [i for i, _ in enumerate(header) if any(line[i] for line in lines)]
+    cut = [[line[i] for i in told] for line in (header, *lines)]
+    return f"\n**{' '.join(title.split())}**\n\n{markdown.table(cut[0], cut[1:])}\n"
 
 
 # -- archaeology ---------------------------------------------------------------------------------------------------
@@ -139,7 +141,7 @@ def _times(results: Sequence[Result], names: Sequence[str], ratio: bool = False)
     lines = []
     for one in results:
         took = {row.name: row.forward_ms for row in one.rows}
-        cells = [str(one.sizes.k_len), *(bench.cell(took.get(name), ".4f") for name in names)]
+        cells = [str(one.sizes.k_len), *(cell(took.get(name), ".4f") for name in names)]
         first, last = (took.get(names[i]) for i in (0, -1))
         lines.append([*cells, f"{first / last:.2f}" if first and last else ""] if ratio else cells)
     return markdown.table(["T", *names, *(["ratio"] if ratio else [])], lines)

@@ -24,8 +24,9 @@ from sets import PROFILED, PROFILED_CALL, SETS, SHORT, Set, small
 
 from attnforge.cli import arguments
 from attnforge.gpu import bench, calls, counters, profile
-from attnforge.gpu.bench import Contender, Machine, Result
+from attnforge.gpu.bench import Contender
 from attnforge.gpu.calls import Sizes
+from attnforge.gpu.results import OURS, Machine, Result, document
 from attnforge.language.spec import Spec
 from attnforge.plan import plan
 from attnforge.render import emit
@@ -43,7 +44,7 @@ def measured(one: Set, clock: bench.Clock | None = None) -> Iterator[Result]:
     for name in one.specs:
         _, spec, package = made(name)
         how = {"backward": one.backward, "replays": one.replays}
-        yield from bench.run(spec, package, one.sizes, one.peers, clock=clock, **how)
+        yield from bench.run(spec, package, one.sizes, one.peers, target=one.target, clock=clock, **how)
 
 
 def compile_first(names: Sequence[str], jobs: int) -> None:
@@ -80,7 +81,7 @@ def outside(calls_of: Sequence[Sizes] = small(2, SHORT, "fp16"), device: str = "
             call = calls.make(plan.build(spec), sizes, device)
             (q, k, v), angles = call.operands, (call.keywords["cos"], call.keywords["sin"])
             entered = [
-                Contender(bench.OURS, lambda: rope(q, k, v, **call.keywords)),
+                Contender(OURS, lambda: rope(q, k, v, **call.keywords)),
                 Contender("outside, compiled", lambda: causal(compiled(q, *angles), compiled(k, *angles), v)),
                 Contender("outside, eager", lambda: causal(turned(q, *angles), turned(k, *angles), v)),
                 Contender("without RoPE", lambda: causal(q, k, v)),
@@ -94,12 +95,12 @@ def outside(calls_of: Sequence[Sizes] = small(2, SHORT, "fp16"), device: str = "
 
 def profiled(tool: str) -> str:
     """What Nsight Compute counts, as JSON."""
-    found = [profile.run(*made(name), PROFILED_CALL, tool, backward=False) for name in PROFILED]
+    found = [profile.run(*made(name), PROFILED_CALL, tool, backward=False, target="portable") for name in PROFILED]
     return profile.document(Machine.here(), found)
 
 
-def _keep(name: str, document: str) -> None:
-    (RESULTS / f"{name}.json").write_text(document, encoding="utf-8", newline="\n")
+def _keep(name: str, text: str) -> None:
+    (RESULTS / f"{name}.json").write_text(text, encoding="utf-8", newline="\n")
 
 
 def main() -> None:
@@ -135,9 +136,9 @@ def measure(wanted: Sequence[str], jobs: int | None, ncu: str | None) -> None:
         for result in measured(SETS[name]):
             print(json.dumps([result.variant, result.sizes.k_len, *((r.name, r.forward_ms) for r in result.rows)]))
             results.append(result)
-        _keep(name, bench.document(machine, results))
+        _keep(name, document(machine, results))
         if name == "rope":
-            _keep("rope_outside", bench.document(machine, outside()))
+            _keep("rope_outside", document(machine, outside()))
         if name == "history" and ncu:
             _keep("profiles", profiled(counters.program(ncu)))
 

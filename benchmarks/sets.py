@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from attnforge.gpu import bench
 from attnforge.gpu.calls import Sizes
 
 HERE = Path(__file__).parent
@@ -22,6 +23,7 @@ class Set:
     sizes: tuple[Sizes, ...]
     backward: bool = True
     replays: bool = False  # what the GPU takes, without the host
+    target: str = bench.BOTH  # whose kernels run
 
 
 def tokens(head_dims: Sequence[int], lengths: Sequence[int] = LENGTHS) -> tuple[Sizes, ...]:
@@ -34,7 +36,7 @@ def small(batch: int, lengths: Sequence[int], dtype: str) -> tuple[Sizes, ...]:
     return tuple(Sizes(batch, t, t, 16, 16, 64, 64, dtype) for t in lengths)
 
 
-LIBRARIES = ("flex", "flex-flash", "sdpa-flash", "sdpa-cudnn", "flash-attn-4", "fla")
+LIBRARIES = ("flex", "flex-flash", "sdpa-flash", "sdpa-cudnn", "fa4", "fla")
 SETS = {
     "variants": Set(
         "Variants beside their peers",
@@ -54,7 +56,7 @@ SETS = {
     "memory": Set("Memory beside naive PyTorch", ("causal",), ("naive",), small(1, SHORT, "bf16")),
     "history": Set(
         "How attention got here", ("causal", "flash2_strided_k", "flash1", str(HERE / "specs" / "causal_late.yaml")),
-        ("naive",), small(2, SHORT, "fp16"), replays=True,
+        ("naive",), small(2, SHORT, "fp16"), replays=True, target="portable",
     ),
     "rope": Set("RoPE inside", ("rope",), LIBRARIES, small(2, SHORT, "fp16"), backward=False),
     "rope_replayed": Set("RoPE inside, the GPU's share", ("rope",), LIBRARIES, small(2, SHORT, "fp16"), replays=True),

@@ -173,9 +173,9 @@ def test_commands_for_a_gpu_tell_at_once_that_there_is_none(command: str) -> Non
     code = f"""
 import contextlib, sys
 from attnforge.cli import commands
-from attnforge.gpu import bench
+from attnforge.gpu import results
 from attnforge.render import render
-bench._driver, render.render_all = lambda: False, None
+results._driver, render.render_all = lambda: False, None
 with contextlib.suppress(SystemExit):
     commands.main(["{command}", "causal"])
 print(*sys.modules)

@@ -286,13 +286,18 @@ def test_list_shows_variants_and_terms() -> None:
         assert any(line.split()[:1] == [name] and len(line.split()) > 1 for line in shown.splitlines()), name
 
 
+def drawn(shown: str) -> list[str]:
+    """The lines up to the end of a drawing, behind which stands a table of kernels."""
+    return shown.partition("\nKernels on Hopper GPUs")[0].splitlines()
+
+
 def test_explain_shows_formula_derivative_and_tiles() -> None:
     shown = run("explain", write("one", LEARNED), "--shape", "64,64").stdout
     assert "score = score * temp" in shown
     assert "visible if k <= q" in shown
     assert "d score / d score = temp" in shown
     assert "d score / d temp = score" in shown
-    rows = shown.splitlines()[-64:]
+    rows = drawn(shown)[-64:]
     assert rows[0] == "  " + "#" + "." * 63
     assert rows[-1] == "  " + "#" * 64
     for wrong in ("64", "a,b", "0,4", "4,-1"):
@@ -410,10 +415,10 @@ def test_explain_takes_numbers_and_a_head(folder: Path) -> None:
     one = write("one", GIVEN)
     shown = run("explain", one, "--shape", "64,64", "--with", "clean=3", "--with", "documents=1").stdout
     assert "sample: clean = 3; q_segments: 1 documents of equal length; " in shown
-    assert shown.splitlines()[-64:] == ["  ###" + "." * 61] * 64
+    assert drawn(shown)[-64:] == ["  ###" + "." * 61] * 64
     shown = run("explain", one, "--shape", "64,64", "--with", "documents=1", "--head", "2").stdout
-    assert "head 2" in shown and shown.splitlines()[-1] == "  " + "#" * 64
-    assert shown.splitlines()[-64] == "  #" + "." * 63
+    assert "head 2" in shown and drawn(shown)[-1] == "  " + "#" * 64
+    assert drawn(shown)[-64] == "  #" + "." * 63
     # a drawing is what they are for, so that one is made
     assert "1024 queries downwards" in run("explain", one, "--with", "clean=3").stdout
     run("explain", one, "--with", "clean=7", "--html", "page.html", "--shape", "64,64")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.machinery
 import io
+import math
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,12 +18,13 @@ import torch
 from click.testing import CliRunner
 from rich.console import Console
 
-from attnforge.cli import commands
-from attnforge.gpu import bench, calls, plots
-from attnforge.gpu.bench import Contender, Machine, Result, Row
+from attnforge.cli import arguments, commands
+from attnforge.gpu import bench, calls, plots, results, targets
+from attnforge.gpu.bench import Contender
 from attnforge.gpu.calls import Call, Sizes
 from attnforge.gpu.library_features import Traits, traits
 from attnforge.gpu.peers import PEERS, Asked, Exported, Peer, module
+from attnforge.gpu.results import Machine, Result, Row
 from attnforge.language import spec
 from attnforge.language.spec import Spec
 from attnforge.plan import plan
@@ -29,6 +33,18 @@ from attnforge.source import resources
 
 GENERATED = Path(__file__).parents[2] / "generated"
 SMALL = Sizes(2, 40, 40, 4, 2, 16, 16, "fp32")
+
+
+@pytest.fixture(autouse=True)
+def small_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ceiling's matrices as small as a CPU likes them."""
+    monkeypatch.setattr(bench, "LARGE", 16)
+
+
+@pytest.fixture(autouse=True)
+def runtime_of_stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What these packages remember of their calls stands in no module."""
+    monkeypatch.setattr(targets, "runtime", lambda package: package.runtime)
 
 
 def shipped(name: str) -> Spec:
@@ -111,9 +127,9 @@ def test_contenders_are_timed_in_turns() -> None:
     called: list[str] = []
     entered = [Contender(name, lambda name=name: called.append(name)) for name in ("ours", "theirs")]  # type: ignore[misc]
     entered.append(Contender("absent", note="is not installed"))
-    heat = iter([3.0, 30.0, 1.0, 10.0, 2.0, 20.0, 9.0, 90.0, 2.5, 25.0])
+    heat = iter([3.0, 30.0, 10.0, 1.0, 2.0, 20.0, 90.0, 9.0, 2.5, 25.0])
     bench.in_turns(entered, "forward", lambda function: function() or next(heat))
-    assert called == ["ours", "theirs"] * 5
+    assert called == ["ours", "theirs", "theirs", "ours"] * 2 + ["ours", "theirs"], "each round begins with another"
     assert [one.row.forward_ms for one in entered] == [2.5, 25.0, None]
 
 
@@ -128,14 +144,15 @@ def test_the_first_backward_keeps_its_graph(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(torch.autograd, "grad", grad)
     called = lambda function: 2.0 if function() is not None else 0.0  # noqa: E731
     result = timed(monkeypatch, _peak=called, clock=called)
-    assert kept == [True] * 2 * bench.ROUNDS + [False] * 2
+    targets_tried = [False] * 2
+    assert kept == targets_tried + [True] * 2 * bench.ROUNDS + [False] * 2
     assert [(row.backward_ms, row.both_mib, row.note) for row in result.rows] == [(2.0, 2.0, "")] * 2
 
 
 def test_a_contender_that_fails_in_a_turn_is_out_and_keeps_what_it_has() -> None:
     def clock(function: Callable[[], object]) -> float:
         turns.append(function())
-        if turns == ["weak", "strong", "weak"]:
+        if turns == ["weak", "strong", "strong", "weak"]:
             raise RuntimeError("gives up")
         return 2.0
 
@@ -147,9 +164,31 @@ def test_a_contender_that_fails_in_a_turn_is_out_and_keeps_what_it_has() -> None
     assert entered[1].row.forward_ms == 2.0 and turns.count("strong") == 5
 
 
+class StandIn:
+    """A package with the reference in place of its kernels; it remembers, as one does, which it was asked to run.
+
+    By itself it takes those for Hopper GPUs forward alone; asked for them, those of `hopper`.
+    """
+
+    def __init__(self, name: str, hopper: tuple[str, ...] = ()) -> None:
+        self.name, self.hopper = name, hopper
+        self.asked: list[str] = []
+        self.runtime = SimpleNamespace(LaunchCache=SimpleNamespace(known={}))
+
+    def attention(self, *operands: Any, **keywords: Any) -> Any:
+        wanted = os.environ.get("ATTNFORGE_TARGET", "")
+        self.asked.append(wanted)
+        runs = {"": self.hopper[:1], "portable": (), "hopper": self.hopper}[wanted]
+        tile = (64, 64, 4, 2)
+        tiles = {"forward": (*tile, "hopper") if "forward" in runs else tile, "backward_dq": tile}
+        tiles |= {"backward": (*tile, "hopper")} if "backward" in runs else {}
+        self.runtime.LaunchCache.known["call"] = SimpleNamespace(tiles=tiles)
+        return reference(self.name)(*operands, **keywords)
+
+
 def measured(name: str, peers: list[Peer], monkeypatch: pytest.MonkeyPatch) -> dict[str, Row]:
     """A run with a clock that stands still, the reference in place of the kernels."""
-    monkeypatch.setattr(bench, "functions", lambda *_: SimpleNamespace(attention=reference(name)))
+    monkeypatch.setattr(bench, "functions", lambda *_: StandIn(name))
     monkeypatch.setattr(bench, "PEERS", {peer.name: peer for peer in peers})
     monkeypatch.setattr(bench, "milliseconds", lambda function: function() is not None and 2.0)
     monkeypatch.setattr(bench, "_peak", lambda function: function() is not None and 3.0)
@@ -165,9 +204,16 @@ def test_a_variant_without_a_backward_pass_is_timed_forward(monkeypatch: pytest.
         assert (row.forward_ms, row.backward_ms, row.forward_mib, row.both_mib, row.note) == (2.0, None, 3.0, None, "")
 
 
-def timed(monkeypatch: pytest.MonkeyPatch, _peak: Any = lambda _: 3.0, **how: Any) -> Result:
+def test_a_peer_may_drop_other_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert measured("gpt2_dropout", [PEERS["naive"]], monkeypatch)["naive"].note == ""
+
+
+def timed(
+    monkeypatch: pytest.MonkeyPatch, _peak: Any = lambda _: 3.0, package_of: Callable[[str], Any] | None = None,
+    **how: Any,
+) -> Result:  # fmt: skip
     """A run of causal attention beside naive PyTorch, the reference in place of the kernels."""
-    monkeypatch.setattr(bench, "functions", lambda *_: SimpleNamespace(attention=reference("causal")))
+    monkeypatch.setattr(bench, "functions", lambda *_: (package_of or StandIn)("causal"))
     monkeypatch.setattr(bench, "_peak", _peak)
     package = emit.Package("causal", "", Path(), {})
     (result,) = bench.run(shipped("causal"), package, [SMALL], ["naive"], device="cpu", **how)
@@ -180,7 +226,7 @@ def test_a_forward_pass_by_itself_is_timed_without_gradients(backward: bool, mon
     monkeypatch.setattr(bench, "milliseconds", lambda _: enabled.append(torch.is_grad_enabled()) or 2.0)
     result = timed(monkeypatch, backward=backward)
     assert [row.note for row in result.rows] == ["", ""]
-    assert enabled == [backward] * (4 if backward else 2) * bench.ROUNDS and torch.is_grad_enabled()
+    assert enabled == [backward] * (6 if backward else 3) * bench.ROUNDS and torch.is_grad_enabled()
 
 
 def test_replays_are_timed_by_a_clock_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,6 +236,87 @@ def test_replays_are_timed_by_a_clock_of_their_own(monkeypatch: pytest.MonkeyPat
     assert [row.backward_ms for row in result.rows] == [None, None]
     result = timed(monkeypatch, clock=lambda _: 7.0)
     assert not result.replayed and {row.backward_ms for row in result.rows} == {7.0}
+
+
+@pytest.mark.parametrize(
+    ("hopper", "backward"), [(("forward", "backward"), 2.0), (("forward",), None)], ids=["both passes", "one pass"]
+)
+def test_targets_are_timed_beside_what_a_call_takes(
+    hopper: tuple[str, ...], backward: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[StandIn] = []
+
+    def package_of(name: str) -> StandIn:
+        made.append(StandIn(name, hopper))
+        return made[-1]
+
+    result = timed(monkeypatch, package_of=package_of, clock=lambda _: 2.0)
+    assert [set(one.asked) for one in made] == [{""}, {"portable"}, {"hopper"}]
+    times = {row.name: (row.forward_ms, row.backward_ms, row.both_mib, row.note) for row in result.rows}
+    whole = (2.0, 2.0, 3.0, "")
+    assert times == {"attnforge": whole, "portable": whole, "naive": whole} | {
+        "hopper": (2.0, backward, 3.0 if backward else None, "")
+    }
+    assert list(times)[:3] == ["attnforge", "portable", "hopper"]
+    assert result.kernels == {"forward": "hopper", "backward": "portable"}
+    assert result.ceiling == (2 * 16**3 / 2e9,) * 2
+
+
+def test_a_call_without_kernels_for_hopper_gpus_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = timed(monkeypatch, clock=lambda _: 2.0)
+    assert [row.name for row in result.rows] == ["attnforge", "naive"]
+    assert result.kernels == {"forward": "portable", "backward": "portable"}
+
+
+def test_kernels_for_hopper_gpus_that_fail_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(StandIn):
+        def attention(self, *operands: Any, **keywords: Any) -> Any:
+            out = super().attention(*operands, **keywords)
+            if self.asked[-1] == "hopper":
+                raise RuntimeError("no such product")
+            return out
+
+    result = timed(monkeypatch, package_of=Failing, clock=lambda _: 2.0)
+    rows = {row.name: row for row in result.rows}
+    assert rows["hopper"] == Row("hopper", note="RuntimeError: no such product")
+    assert rows["attnforge"].backward_ms == rows["portable"].backward_ms == 2.0
+
+
+@pytest.mark.parametrize("target", targets.TARGETS)
+def test_a_target_is_timed_alone_where_it_is_asked_for(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTNFORGE_TARGET", "portable")
+    both = ("forward", "backward")
+    result = timed(monkeypatch, package_of=lambda name: StandIn(name, both), clock=lambda _: 2.0, target=target)
+    assert [row.name for row in result.rows] == ["attnforge", "naive"]
+    assert result.kernels == dict.fromkeys(both, target) and os.environ["ATTNFORGE_TARGET"] == "portable"
+
+
+def test_a_target_that_there_is_not_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "functions", lambda *_: StandIn("flash1"))
+    monkeypatch.setattr(bench, "_peak", lambda _: 3.0)
+    package = emit.Package("flash1", "", Path(), {})
+    for target, kernels in ((bench.BOTH, {}), ("hopper", {"forward": "portable", "backward": "portable"})):
+        how = {"target": target, "clock": lambda _: 2.0}
+        (result,) = bench.run(shipped("flash1"), package, [SMALL], [], device="cpu", **how)
+        assert [row.name for row in result.rows] == ["attnforge"] and result.kernels == kernels
+
+
+def test_the_command_passes_a_target_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def run(*_: Any, **more: Any) -> Any:
+        asked.append((more["target"], more["backward"]))
+        return iter(RESULTS)
+
+    monkeypatch.setattr(bench, "run", run)
+    monkeypatch.setattr(Machine, "here", staticmethod(lambda: HERE))
+    monkeypatch.setattr(arguments, "packages", lambda loaded: [None] * len(loaded))
+    for options in ([], ["--target", "hopper", "--forward"]):
+        file = tmp_path / "found.json"
+        done = CliRunner().invoke(commands.main, ["bench", "causal", "--json", str(file), *options])
+        assert done.exit_code == 0 and "hopper" in done.output, done.output
+        assert results.read(file.read_text()) == (HERE, RESULTS)
+    assert asked == [("both", True), ("hopper", False)]
 
 
 @pytest.mark.parametrize(
@@ -247,7 +374,7 @@ def test_a_name_alone_is_no_feature(tmp_path: Path) -> None:
     ("name", "peer", "why"),
     [
         ("alibi", "sdpa-flash", "has no alibi"),
-        ("gpt_oss_window", "flash-attn-4", "is not installed"),
+        ("gpt_oss_window", "fa4", "is not installed"),
         ("llama3_documents", "sdpa-cudnn", "has no segments"),
         ("gpt2_dropout", "flex", "has no dropout"),
         ("causal", "sdpa-flash", ""),
@@ -260,6 +387,39 @@ def test_peers_refuse_what_they_cannot_say(name: str, peer: str, why: str) -> No
     assert refusal.endswith(why) if why else refusal == ""
 
 
+def attend_as_fa4(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, softmax_scale: float | None = None, causal: bool = False,
+    window_size: tuple[int | None, int | None] = (None, None), learnable_sink: torch.Tensor | None = None,
+    softcap: float = 0.0,
+) -> tuple[torch.Tensor, None]:  # fmt: skip
+    """FlashAttention-4's interface, by its keywords, on a CPU."""
+    k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
+    score = torch.einsum("bihd,bjhd->bhij", q, k) * (q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale)
+    score = softcap * torch.tanh(score / softcap) if softcap else score
+    apart = torch.arange(q.shape[1])[:, None] + k.shape[1] - q.shape[1] - torch.arange(k.shape[1])
+    left, right = window_size
+    hidden = (apart < 0) & causal | (apart > (math.inf if left is None else left))
+    score = score.masked_fill(hidden | (-apart > (math.inf if right is None else right)), -math.inf)
+    if learnable_sink is not None:
+        score = torch.cat((score, learnable_sink.view(1, -1, 1, 1).expand(*score.shape[:3], 1)), -1)
+    weight = score.softmax(-1)[..., : k.shape[1]]
+    return torch.einsum("bhij,bjhd->bihd", weight, v), None
+
+
+@pytest.mark.parametrize("name", ["causal", "sliding_window", "softcap", "gpt_oss_window"])
+def test_fa4_gets_the_features_that_it_has(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in ("flash_attn", "flash_attn.cute"):
+        fake = ModuleType(place)
+        fake.__spec__ = importlib.machinery.ModuleSpec(place, None)
+        fake.flash_attn_func = attend_as_fa4  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, place, fake)
+    loaded = shipped(name)
+    call, exported = called(loaded), Exported(loaded, tmp_path)
+    assert PEERS["fa4"].refusal(Asked(exported.traits, call)) == ""
+    out = exported.function(PEERS["fa4"], call, compiled=False)()
+    assert bench.difference(out.detach(), reference(name)(*call.operands, **call.keywords).detach()) < 1e-6
+
+
 def test_causal_rows_that_do_not_line_up_are_refused() -> None:
     loaded = shipped("causal")
     call = called(loaded, dataclasses.replace(SMALL, q_len=8))
@@ -270,8 +430,9 @@ def test_causal_rows_that_do_not_line_up_are_refused() -> None:
 SIZES = [Sizes(4, t, t, 16, 4, 128, 128, "bf16") for t in (1024, 4096)]
 RESULTS = [
     Result("causal", s, 4 * 16 * s.q_len**2 // 2,
-           (Row("attnforge", 1.0, 2.5, 3.0, 4.0), Row("flex", 1.5, 5.0, 3.5, 9.25),
-            Row("fla", note="is not installed")))
+           (Row("attnforge", 1.0, 2.5, 3.0, 4.0), Row("hopper", 1.0, 2.0), Row("flex", 1.5, 5.0, 3.5, 9.25),
+            Row("fla", note="is not installed")),
+           kernels={"forward": "hopper", "backward": "portable"}, ceiling=(34.36, None))
     for s in SIZES
 ]  # fmt: skip
 HERE = Machine("a GPU", "2.11", "3.6")
@@ -279,7 +440,7 @@ HERE = Machine("a GPU", "2.11", "3.6")
 
 def test_results_are_told_beside_ours() -> None:
     console = Console(file=io.StringIO(), width=150)
-    console.print(bench.table(RESULTS[0]))
+    console.print(results.table(RESULTS[0]))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "causal: batch 4, length 1024, heads 16:4, head size 128, bf16" in text
     rows = {
@@ -287,13 +448,26 @@ def test_results_are_told_beside_ours() -> None:
         for line in text.splitlines()
         if "│" in line
     }
-    assert rows["attnforge"] == ["1.000", "17", "1.00", "2.500", "17", "1.00", "3.0", "4.0", ""]
-    assert rows["flex"] == ["1.500", "11", "1.50", "5.000", "9", "2.00", "3.5", "9.2", ""]
-    assert rows["fla"] == [""] * 8 + ["is not installed"]
+    own = ["1.000", "17", "50", "1.00", "2.500", "17", "", "1.00", "3.0", "4.0", "hopper forward, portable backward"]
+    assert rows["attnforge"] == own
+    assert rows["hopper"] == ["*1.000", "17", "50", "1.00", "2.000", "21", "", "0.80", "", "", ""]
+    assert rows["flex"] == ["1.500", "11", "33", "1.50", "5.000", "9", "", "2.00", "3.5", "9.2", ""]
+    assert rows["fla"] == [""] * 10 + ["is not installed"]
+    assert "%: of a large matrix product in the same turns, 34 TFLOP/s; *: what a call takes" in text
+    assert targets.told(dict.fromkeys(("forward", "backward"), "hopper")) == "hopper kernels"
+
+
+def test_the_fastest_peers_are_summed_up() -> None:
+    faster = dataclasses.replace(RESULTS[1], rows=(*RESULTS[1].rows, Row("fa4", 6.0)))
+    slower = dataclasses.replace(RESULTS[1], rows=(Row("attnforge", 1.0), Row("flex", 6.0), Row("fa4", 3.0)))
+    # 1.5 and 3 forward, where kernels by their target are no peers; 2 backward
+    told = "the fastest peer's time by ours, geometric mean: forward 2.12 (2 calls), backward 2.00 (1 call)"
+    assert results.summary([faster, slower]) == told
+    assert results.summary([dataclasses.replace(faster, rows=faster.rows[:2])]) == ""
 
 
 def test_results_are_kept_and_read_again() -> None:
-    assert bench.read(bench.document(HERE, RESULTS)) == (HERE, RESULTS)
+    assert results.read(results.document(HERE, RESULTS)) == (HERE, RESULTS)
 
 
 def test_results_are_drawn(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -20,10 +21,11 @@ from rich.console import Console
 import attnforge
 from attnforge.cli import arguments, commands
 from attnforge.gpu import counters, profile
-from attnforge.gpu.bench import Machine
 from attnforge.gpu.calls import Sizes
 from attnforge.gpu.counters import Reading
 from attnforge.gpu.profile import Launch, Least, Profile
+from attnforge.gpu.results import Machine
+from attnforge.plan import plan
 from attnforge.render import emit
 
 ROOT = Path(attnforge.__file__).parents[2]
@@ -119,7 +121,7 @@ if job.suffix == ".json":
     told = json.loads(job.read_text())
     (here / "job.json").write_text(json.dumps(told))
     assert (Path(told["package"]) / "kernels.py").exists() and Path(told["spec"]).exists()
-    Path(told["least"]).write_text((here / "least.json").read_text())
+    Path(told["answer"]).write_text((here / "answer.json").read_text())
 print((here / "page.csv").read_text())
 """
 LEAST = [Least("forward", 62914560, 20971520), Least("backward_dq", 104857600, 10485760)]
@@ -135,7 +137,8 @@ def ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.chmod(0o755)
     (folder / "page.csv").write_text(PAGE)
     (folder / "lacking.json").write_text("[]")
-    (folder / "least.json").write_text(json.dumps([dataclasses.asdict(one) for one in LEAST]))
+    answer = {"least": [dataclasses.asdict(one) for one in LEAST], "kernels": {"forward": "hopper"}}
+    (folder / "answer.json").write_text(json.dumps(answer))
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(Machine, "here", lambda: Machine("a GPU", "2.11", "3.6"))
     return folder
@@ -254,7 +257,7 @@ def test_the_command_tells_and_keeps_a_profile(ncu: Path, tmp_path: Path) -> Non
         commands.main, ["profile", "causal", "--length", "512", "--heads", "8:2", "--forward", "--json", str(file)]
     )
     assert done.exit_code == 0, done.output
-    assert "causal: batch 32, length 512, heads 8:2, head size 128, bf16" in done.output
+    assert "causal: batch 32, length 512, heads 8:2, head size 128, bf16, hopper kernels" in done.output
     assert "long scoreboard: waits for global memory" in done.output and "others (1)" in done.output
     (arguments,) = asked(ncu)
     assert arguments[-4:-1] == [sys.executable, "-m", "attnforge.gpu.profile"]
@@ -375,6 +378,13 @@ def test_each_tensor_of_a_launch_is_counted_once() -> None:
     assert found == [[forward], [forward, *backward], [turn, forward], [turn, forward, *turned_back]]
 
 
+def test_kernels_of_all_targets_are_known() -> None:
+    made = profile.written(plan.build(next(iter(arguments.load(["rope_gqa"]).values()))))
+    assert {"forward", "backward_dq", "prepare", "backward", "finish", "turn_back"} <= set(made)
+    assert made["backward"] == {"dq_sum_desc", "dk_ptr", "dv_ptr"}
+    assert made["prepare"] == {"dq_sum_ptr", "delta_ptr"} and "out_ptr" in made["forward"]
+
+
 def test_a_place_is_counted_once() -> None:
     x = torch.zeros(4, 8)
     assert profile._bytes({"a": x, "b": x, "none": None, "number": 3}) == 4 * 8 * 4
@@ -390,9 +400,12 @@ def test_the_call_that_is_looked_at_is_the_third_one(tmp_path: Path, monkeypatch
     ((path, spec),), (package,) = loaded.items(), arguments.packages(loaded)
     emit.write([package], tmp_path)
     said: list[str] = []
+    asked: list[str] = []
+    monkeypatch.delenv("ATTNFORGE_TARGET", raising=False)
 
     def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         said.append("call")
+        asked.append(os.environ["ATTNFORGE_TARGET"])
         return (q + k + v).relu()
 
     class Profiler:
@@ -404,16 +417,18 @@ def test_the_call_that_is_looked_at_is_the_third_one(tmp_path: Path, monkeypatch
 
     class Runtime:
         launch = None
+        LaunchCache = SimpleNamespace(known={"call": SimpleNamespace(tiles={"forward": (64, 64, 4, 2)})})
 
     make = profile.calls.make
     monkeypatch.setattr(profile.calls, "make", lambda planned, sizes, device: make(planned, sizes, "cpu"))
     monkeypatch.setattr(profile, "package", lambda folder: (attention, Runtime))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: said.append("wait"))
     monkeypatch.setattr(torch.cuda.profiler, "profile", Profiler)
-    job, least = tmp_path / "job.json", tmp_path / "least.json"
+    job, answer = tmp_path / "job.json", tmp_path / "answer.json"
     sizes = dataclasses.asdict(Sizes(1, 8, 8, 2, 2, 16, 16, "fp32"))
-    told = {"spec": str(path), "package": str(tmp_path / spec.name), "least": str(least), "sizes": sizes}
-    job.write_text(json.dumps(told | {"backward": True}))
+    told = {"spec": str(path), "package": str(tmp_path / spec.name), "answer": str(answer), "sizes": sizes}
+    job.write_text(json.dumps(told | {"backward": True, "target": "hopper"}))
     profile.main(job)
+    assert asked == ["hopper"] * 4 and "ATTNFORGE_TARGET" not in os.environ
     assert said == ["call", "call", "call", "wait", "start", "call", "wait", "stop"]
-    assert json.loads(least.read_text()) == []
+    assert json.loads(answer.read_text()) == {"least": [], "kernels": {"forward": "portable"}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pages
@@ -13,9 +14,9 @@ from sets import PROFILED_CALL, SETS
 
 from attnforge.cli import arguments
 from attnforge.gpu import bench, counters, profile
-from attnforge.gpu.bench import Machine, Result, Row
 from attnforge.gpu.calls import Sizes
 from attnforge.gpu.counters import Reading
+from attnforge.gpu.results import OURS, Machine, Result, Row, document
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,23 +53,28 @@ def test_rope_outside_is_what_rope_inside_is(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_peer_is_told_by_its_time_over_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = Sizes(16, 1024, 1024, 32, 32, 64, 64, "bf16")
     pairs = 16 * 32 * 1024 * 1024
-    rows = (Row(bench.OURS, 0.25, 0.5, 66.0, 260.0), Row("flex", 0.3, 0.75), Row("fla", note="has no packed"))
-    text = bench.document(Machine("a card", "2.11", "3.6"), [Result("causal", sizes, pairs, rows)])
+    rows = (Row(OURS, 0.25, 0.5, 66.0, 260.0), Row("portable", 0.25, 0.6), Row("flex", 0.3, 0.75))
+    result = Result("causal", sizes, pairs, (*rows, Row("fla", note="has no packed")), False, {"forward": "portable"})
+    text = document(Machine("a card", "2.11", "3.6"), [result, replace(result, ceiling=(800.0, 750.0))])
     (tmp_path / "variants.json").write_text(text)
     monkeypatch.setattr(pages, "RESULTS", tmp_path)
     page = pages.measurements(["variants"])
     assert "a card, torch 2.11, triton 3.6." in page and "fla" not in page
-    assert "| 1024 x 1024 | 0.250 | 550 | 0.500 | 687 | 260.0 | 1.20 / 1.50 |" in page
+    assert "| 1024 x 1024 | 0.250 | 550 |  | 0.500 | 687 |  | 260.0 | 1.00* / 1.20 | 1.20 / 1.50 |" in page
+    assert "| 1024 x 1024 | 0.250 | 550 | 69 | 0.500 | 687 | 92 | 260.0 | 1.00* / 1.20 | 1.20 / 1.50 |" in page
+    (tmp_path / "variants.json").write_text(document(Machine("a card", "2.11", "3.6"), [result]))
+    page = pages.measurements(["variants"])
+    assert "| 1024 x 1024 | 0.250 | 550 | 0.500 | 687 | 260.0 | 1.00* / 1.20 | 1.20 / 1.50 |" in page
 
 
 def test_steps_stand_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = Sizes(2, 512, 512, 16, 16, 64, 64, "fp16")
     took = {"causal": 0.01, "flash1": 0.08, "causal_late": 0.025}
-    results = [Result(name, sizes, 10**9, (Row(bench.OURS, ms), Row("naive", 0.5)), True) for name, ms in took.items()]
-    (tmp_path / "history.json").write_text(bench.document(Machine("a card", "2.11", "3.6"), results))
+    results = [Result(name, sizes, 10**9, (Row(OURS, ms), Row("naive", 0.5)), True) for name, ms in took.items()]
+    (tmp_path / "history.json").write_text(document(Machine("a card", "2.11", "3.6"), results))
     machine = Machine("a card", "2.11", "3.6")
-    beside = Result("rope", sizes, 10**9, (Row(bench.OURS, 0.0204), Row("without RoPE", 0.0125)), True)
-    (tmp_path / "rope_outside.json").write_text(bench.document(machine, [beside]))
+    beside = Result("rope", sizes, 10**9, (Row(OURS, 0.0204), Row("without RoPE", 0.0125)), True)
+    (tmp_path / "rope_outside.json").write_text(document(machine, [beside]))
     reading = Reading("forward", seconds=1e-4, read=2.0**20, written=2.0**21, stalls={"barrier": 0.5, "wait": 0.25})
     launch = profile.Launch("forward", reading, profile.Least("forward", 2**19, 2**20))
     counted = profile.Profile("flash1", PROFILED_CALL, (launch,))

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from click.testing import CliRunner
+from rich.console import Console
 
 import attnforge
-from attnforge.cli import commands
+from attnforge.cli import arguments, commands
 from attnforge.gpu import tuning
-from attnforge.gpu.bench import Machine
+from attnforge.gpu.calls import Sizes
 from attnforge.gpu.compile import Made
-from attnforge.gpu.tuning import Trial
+from attnforge.gpu.results import Machine
+from attnforge.gpu.trials import Place, Trial
 from attnforge.language import algorithm, spec
 from attnforge.plan import plan, tiles
-from attnforge.plan.tiles import Row, Tile
-from attnforge.render import render
+from attnforge.plan.tiles import Limit, Row, Tile
+from attnforge.render import emit, render
 from attnforge.source import resources
 from attnforge.source.errors import Problems, SpecError
 
@@ -30,6 +36,9 @@ ROWS = (
     Row("sm_90", "forward", 96, (Tile(64, 64, 4, 2), Tile(32, 32, 4, 1))),
     Row("sm_90", "backward_dkv", 128, (Tile(64, 128, 8, 4),)),
     Row("single", "forward", 64, (Tile(16, 32, 4, 1),)),
+    Row("hopper", "forward", 64, (Tile(192, 64, 12, 2),)),
+    Limit("faster", "forward", 128, 2048),
+    Limit("faster", "backward", 64, None),
 )
 HERE = Machine("a GPU", "2.11", "3.6")
 
@@ -58,6 +67,9 @@ def test_rows_beside_a_spec_take_the_place_of_the_generators(tmp_path: Path) -> 
     assert after.half["sm_90"]["backward_dkv"][128] == (Tile(64, 128, 8, 4),)
     assert after.single["forward"][64] == (Tile(16, 32, 4, 1),)
     assert after.half["sm_80"] == before.half["sm_80"] and 96 not in before.half["sm_90"]["forward"]
+    assert after.hopper["forward"] == before.hopper["forward"] | {64: Tile(192, 64, 12, 2)}
+    assert after.faster["forward"] == before.faster["forward"] | {128: 2048}
+    assert 64 in before.faster["backward"] and 64 not in after.faster["backward"]
     assert "128: ((64, 128, 8, 4),)," in tuned and "(64, 128, 8, 4)" not in untuned
     first, second = (re.search("content hash  (.*)", text) for text in (untuned, tuned))
     assert first and second and first[1] != second[1], "packages of other tiles have another content hash"
@@ -67,7 +79,9 @@ def test_mistakes_of_rows_are_told_with_their_places(tmp_path: Path) -> None:
     path = written(
         tmp_path,
         "sm_91: {}\nsm_90:\n  forwards: {}\n  forward: {600: [], 64: [[63, 64, 4, 2]], 128: []}\n  backward_dq: [4]\n"
-        "single:\n  forward: {\u00b2: [], 64: [[32, 32, 4, true]]}\n",
+        "single:\n  forward: {\u00b2: [], 64: [[32, 32, 4, true]]}\n"
+        "hopper:\n  backward_dq: {}\n  forward: {64: [[192, 128, 8, 3]], 128: [[64, 64, 4, 2], [128, 64, 8, 2]]}\n"
+        "  backward: {64: [[128, 64, 8, 2]], 128: [[96, 128, 8, 2]]}\nfaster: {forward: {64: -1, 128: no}}\n",
     )
     with pytest.raises(SpecError) as caught:
         plan.build(loaded(path))
@@ -80,6 +94,13 @@ def test_mistakes_of_rows_are_told_with_their_places(tmp_path: Path) -> None:
         (5, 16, "expected a mapping, got a list"),
         (7, 13, "expected a head size from 1 to 576, got \u00b2"),
         (7, 25, "expected [queries, keys, warps, stages], the first three powers of 2"),
+        (9, 3, "unknown kernel 'backward_dq' (did you mean 'backward'?)"),
+        (10, 18, "expected [queries, keys, warps, stages], four warps for each 64 queries, keys a power of 2"),
+        (10, 42, "expected a list of one tile, such as [[128, 128, 8, 2]]"),
+        (11, 19, "expected [queries, keys, warps, stages], four warps for each 64 keys, queries a power of 2"),
+        (11, 43, "expected [queries, keys, warps, stages], four warps for each 64 keys, queries a power of 2"),
+        (12, 24, "expected a number of keys, or never"),
+        (12, 33, "expected a number of keys, or never"),
     ]
 
 
@@ -123,6 +144,9 @@ def test_every_table_falls_back_to_little_shared_memory() -> None:
                     assert row[-1].block_m * row[-1].block_n <= 1024 and row[-1].num_stages == 1
 
 
+FORWARD = Place("sm_90", "forward", 128)
+
+
 def made(spills: int = 0, shared: int = 1024, warnings: tuple[str, ...] = ()) -> Made:
     return Made(128, spills, shared, 128, {}, warnings)
 
@@ -135,14 +159,14 @@ def test_the_best_are_timed_again_in_turns() -> None:
     order: list[Tile] = []
 
     class Runner:
-        def timed(self, _: str, trial: Trial) -> Trial:
+        def timed(self, _: Place, trial: Trial) -> Trial:
             order.append(trial.tile)
             settled = 0.75 if trial.tile == tried[0] else trial.ms
             return dataclasses.replace(trial, ms=settled)
 
     search = object.__new__(tuning.Search)
     object.__setattr__(search, "runner", Runner())
-    found = {trial.tile: trial.ms for trial in search.again("forward", trials)}
+    found = {trial.tile: trial.ms for trial in search.again(FORWARD, trials)}
     assert order[:6] == order[6:12] == [tried[i] for i in (0, 2, 3, 4, 1, 6)]
     assert found[tried[0]] == 0.75 and found[tried[2]] == 0.6 and found[tried[6]] == 1.5
     assert found[tried[5]] is None and found[Tile(32, 32, 4, 1)] is None
@@ -170,14 +194,16 @@ def test_what_the_assembler_says_rules_tiles_out() -> None:
 
 def test_the_others_stay_behind_the_best() -> None:
     present = (Tile(128, 64, 4, 2), Tile(64, 64, 4, 2), Tile(32, 32, 4, 1))
-    found = tuning.row("sm_90", "forward", 128, Tile(64, 64, 4, 2), present)
+    found = tuning.row(FORWARD, Tile(64, 64, 4, 2), present)
     assert found.tiles == (Tile(64, 64, 4, 2), Tile(128, 64, 4, 2), Tile(32, 32, 4, 1))
+    alone = tuning.row(Place("hopper", "forward", 64), Tile(128, 64, 8, 2), (Tile(192, 128, 12, 3),))
+    assert alone == Row("hopper", "forward", 64, (Tile(128, 64, 8, 2),))
 
 
 def test_rows_are_written_and_read_again(tmp_path: Path) -> None:
     new = Row("sm_90", "forward", 96, (Tile(128, 64, 8, 3),))
     both = tuning.merged(ROWS, [new])
-    assert len(both) == 3 and new in both and ROWS[0] not in both
+    assert len(both) == len(ROWS) and new in both and ROWS[0] not in both
     path = tmp_path / "rows.yaml"
     path.write_text(tuning.text(both, HERE))
     problems = Problems()
@@ -187,15 +213,39 @@ def test_rows_are_written_and_read_again(tmp_path: Path) -> None:
 
 def test_candidates_own_the_larger_side() -> None:
     for kernel in tiles.KERNELS:
-        found = list(tuning.candidates(kernel))
+        found = list(tuning.candidates(Place("sm_90", kernel, 128), ()))
         assert len(set(found)) == len(found) > 30
         owned = {tile.block_n if kernel == "backward_dkv" else tile.block_m for tile in found}
         assert owned == ({64, 128} if kernel == "backward_dkv" else {64, 128, 256})
 
 
+def test_candidates_on_hopper_gpus_have_a_worker_for_each_64_rows() -> None:
+    forward, backward = (Place("hopper", its, 128) for its in tiles.PASSES)
+    found = list(tuning.candidates(forward, ()))
+    assert len(set(found)) == len(found) == 12 and all(tile.num_warps * 16 == tile.block_m for tile in found)
+    present = Tile(64, 128, 8, 2)
+    assert list(tuning.candidates(backward, (present,))) == [present._replace(num_stages=n) for n in (1, 2, 3)]
+
+
+def test_calls_take_the_target_that_outruns_the_other_from_some_length_on() -> None:
+    def times(*hopper: float | None) -> dict[int, dict[str, float | None]]:
+        return {512 << i: {"portable": 1.0, "hopper": ms} for i, ms in enumerate(hopper)}
+
+    assert tuning.outruns(times(0.9, 1.0, 0.8)) == 0
+    assert tuning.outruns(times(0.9, 1.1, 0.8, 0.7)) == 2048
+    assert tuning.outruns(times(0.9, 0.9, 1.01)) is None
+    assert tuning.outruns(times(0.9, 0.9, None)) is None
+    assert tuning.outruns({512: {"portable": None, "hopper": 1.0}}) == 0
+    limit = Limit("faster", "forward", 64, 1024)
+    console = Console(file=io.StringIO(), width=80)
+    console.print(tuning.table_of_targets("a title", limit, times(1.1, 0.5)))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert re.search(r"512 .* \*1.0000 .* 1.1000", text) and re.search(r"1024 .* 1.0000 .* \*0.5000", text)
+
+
 PLACES = os.pathsep.join(map(str, (Path(attnforge.__file__).parents[1], Path(__file__).parents[1])))
 SEARCH = """
-import sys
+import os, sys
 from pathlib import Path
 import unformatted
 from attnforge.gpu import bench, calls, tuning
@@ -215,10 +265,10 @@ COMPILED = (
     + """
 if __name__ == "__main__":
     search = search_of("sm_86", 1, 64, 64, 2, 2, 128, 128, "bf16")
-    tuning.candidates = lambda kernel: [Tile(128, 128, 8, 4), Tile(64, 32, 4, 2)]
-    search.__class__.present = lambda self, kernel: (Tile(64, 32, 4, 1),)
-    for kernel, trial in search.compiled(("forward",)):
-        print(kernel, *trial.tile, trial.made.shared, trial.why, sep="|")
+    tuning.candidates = lambda place, present: [Tile(128, 128, 8, 4), Tile(64, 32, 4, 2)]
+    search.__class__.present = lambda self, place: (Tile(64, 32, 4, 1),)
+    for place, trial in search.compiled(search.places("portable")[:1]):
+        print(place.told, *trial.tile, trial.made.shared, trial.why, sep="|")
 """
 )
 
@@ -243,34 +293,114 @@ TRIED = (
     + """
 search = search_of("sm_90", 1, 40, 40, 2, 2, 16, 16, "fp16", name=sys.argv[2])
 bench.milliseconds = lambda function, **_: 0.25
-runner = tuning._Runner(search, "cpu")
+runner = tuning.Runner(search.planned, search.package, search.sizes, search.folder, "cpu")
 table = runner.tables.TILES_16BIT["sm_90"]
 before = {kernel: dict(sizes) for kernel, sizes in table.items()}
-for kernel in search.kernels:
+for place in search.places("portable"):
     trial = tuning.Trial(Tile(64, 32, 8, 1))
-    with runner.tile(kernel, trial.tile):
-        print(kernel, len(runner.gold[kernel]), *table[kernel][64], end=" ")
-    print(runner.timed(kernel, trial).ms, end=" ")
-    runner.gold[kernel] = [x + 1 for x in runner.gold[kernel]]
-    print(runner.timed(kernel, trial).why.split(":")[0])
+    with runner.tile(place, trial.tile):
+        print(place.told, len(runner.right(place)), *table[place.kernel][64], end=" ")
+    print(runner.timed(place, trial).ms, end=" ")
+    runner.gold[place] = [x + 1 for x in runner.gold[place]]
+    print(runner.timed(place, trial).why.split(":")[0])
 print(table == before)
+wide = search_of("sm_90", 1, 40, 40, 2, 2, 256, 256, "fp16", name=sys.argv[2])
+print(*(place.told for place in wide.places("hopper")))
+if search.planned.hopper:
+    place, table = tuning.Place("hopper", "forward", 64), runner.tables.TILES_HOPPER["forward"]
+    before = dict(table)
+    with runner.tile(place, Tile(128, 64, 8, 2)):
+        print(os.environ["ATTNFORGE_TARGET"], *table[64], end=" ")
+    print(table == before, "ATTNFORGE_TARGET" in os.environ, end=" ")
+    took = runner.both("backward", calls.Sizes(1, 20, 20, 2, 2, 16, 16, "fp16"))
+    print(*took.items(), runner.runs(place), runner.runs(search.places("portable")[0]))
 """
 )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "kernels"),
-    [("causal", (("forward", 1), ("backward_dkv", 2), ("backward_dq", 1))), ("flash1", (("forward", 1),))],
+    ("name", "kernels", "hopper"),
+    [
+        (
+            "causal",
+            (("forward", 1), ("backward_dkv", 2), ("backward_dq", 1)),
+            ["hopper.forward", "hopper 128 64 8 2 True False ('portable', 0.25) ('hopper', 0.25) False True"],
+        ),
+        ("flash1", (("forward", 1),), [""]),
+    ],
 )
 def test_a_tile_is_tried_in_the_place_of_the_present_ones(
-    name: str, kernels: tuple[tuple[str, int], ...], tmp_path: Path
+    name: str, kernels: tuple[tuple[str, int], ...], hopper: list[str], tmp_path: Path
 ) -> None:
     env = os.environ | {"PYTHONPATH": PLACES, "TRITON_INTERPRET": "1"}
+    env.pop("ATTNFORGE_TARGET", None)
     done = subprocess.run([sys.executable, "-c", TRIED, str(tmp_path), name], env=env, capture_output=True, text=True)
     assert done.stdout.splitlines() == [
         f"{kernel} {made} (64, 32, 8, 1) 0.25 gives something else" for kernel, made in kernels
-    ] + ["True"], done.stderr
+    ] + ["True", *hopper], done.stderr
+
+
+def test_a_search_finds_rows_of_both_targets_and_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of `run` but compiling and the GPU: the more stages, the faster; forward on Hopper GPUs does not run."""
+    portable, lacking, backward = FORWARD, Place("hopper", "forward", 128), Place("hopper", "backward", 128)
+    put: dict[Place, Tile] = {}
+
+    class Runner:
+        call = SimpleNamespace(keywords={"max_seqlen_k": 7000})
+
+        def runs(self, place: Place) -> bool:
+            return place != lacking
+
+        def timed(self, _: Place, trial: Trial) -> Trial:
+            return dataclasses.replace(trial, ms=1 / trial.tile.num_stages)
+
+        def put(self, place: Place, tile: Tile) -> None:
+            put[place] = tile
+
+        def both(self, its: str, sizes: Sizes) -> dict[str, float | None]:
+            assert its == "backward" and sizes.batch == max(8192 // sizes.k_len, 1) and sizes.q_len == sizes.k_len
+            return {"portable": 1.0, "hopper": 0.5}
+
+    def compiled(self: tuning.Search, places: list[Place]) -> Iterator[tuple[Place, Trial]]:
+        yield from ((place, Trial(tile, made())) for place in places for tile in self.tried(place))
+
+    def places(self: tuning.Search, target: str) -> tuple[Place, ...]:
+        return (portable,) if target == "portable" else (lacking, backward)
+
+    monkeypatch.setattr(tuning.Search, "compiled", compiled)
+    monkeypatch.setattr(tuning.Search, "places", places)
+    monkeypatch.setattr(tuning.Search, "runner", Runner())
+    monkeypatch.setattr(tuning.Search, "arch", "sm_90")
+    spec_of, package = loaded(written(tmp_path, None)), emit.Package("mine", "", Path(), {})
+    console = Console(file=io.StringIO(), width=120)
+    found = tuning.run(spec_of, package, [Sizes(2, 4096, 4096, 4, 4, 128, 128, "bf16")], console)
+    own, other, limit = found
+    assert isinstance(own, Row) and own[:3] == portable and own.tiles[0].num_stages == 4 and len(own.tiles) > 1
+    assert isinstance(other, Row) and other[:3] == backward and [tile.num_stages for tile in other.tiles] == [3]
+    assert limit == Limit("faster", "backward", 128, 0) and put == {portable: own.tiles[0], backward: other.tiles[0]}
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "hopper.forward does not run here" in said and "7000" in said
+    (alone,) = tuning.run(spec_of, package, [Sizes(2, 4096, 4096, 4, 4, 128, 128, "bf16")], console, target="portable")
+    assert alone == own
+
+
+def test_the_command_keeps_what_was_found_for_a_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, asked = written(tmp_path, "single: {forward: {64: [[32, 32, 4, 1]]}}\n"), []
+
+    def run(*_: Any, target: str) -> list[Row | Limit]:
+        asked.append(target)
+        return [Row("hopper", "forward", 128, (Tile(128, 64, 8, 3),)), Limit("faster", "forward", 128, 0)]
+
+    monkeypatch.setattr(tuning, "run", run)
+    monkeypatch.setattr(Machine, "here", staticmethod(lambda: HERE))
+    monkeypatch.setattr(arguments, "packages", lambda loaded: [None] * len(loaded))
+    done = CliRunner().invoke(commands.main, ["tune", str(path), "--target", "hopper"])
+    assert done.exit_code == 0 and asked == ["hopper"], done.output
+    text = (tmp_path / "tuning" / "mine.yaml").read_text()
+    assert "single:\n  forward:\n    64: [[32, 32, 4, 1]]\n" in text
+    assert text.endswith("hopper:\n  forward:\n    128: [[128, 64, 8, 3]]\nfaster:\n  forward:\n    128: 0\n")
+    assert plan.build(loaded(path)).tables.hopper["forward"][128] == Tile(128, 64, 8, 3)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -27,6 +27,10 @@ _HEADS = click.option(
 _LENGTH = click.option(
     "--length", default="4096", show_default=True, metavar="T", help="Queries and keys of a sequence."
 )
+_TARGET = click.option(
+    "--target", default="both", show_default=True, type=click.Choice(["portable", "hopper", "both"]),
+    help="The kernels: for all GPUs, for Hopper GPUs, or both, where a package has both.",
+)  # fmt: skip
 _TOKENS = click.option("--tokens", default=16384, show_default=True, type=click.IntRange(1), help="Keys of a batch.")
 
 
@@ -163,7 +167,7 @@ def explain(
 ) -> None:  # fmt: skip
     """Show the formula, its derivatives and the mask with its tiles: as text, a picture, or a page."""
     from ..explain import explain as explanation
-    from ..explain import markdown_page, summary
+    from ..explain import kernels, markdown_page, summary
 
     sizes = explanation.lengths(shape) if shape else None
     path, loaded = next(iter(arguments.load([spec]).items()))
@@ -171,10 +175,10 @@ def explain(
     asked = explanation.given(loaded, head, numbers)
     if sizes is None and (png or html or md or asked):
         sizes = explanation.shape(loaded)
-    _echo(summary.text(loaded))
-    if sizes:
-        drawn = explanation.draw(loaded, *sizes, asked)
-        _echo("\n" + drawn.text())
+    drawn = explanation.draw(loaded, *sizes, asked) if sizes else None
+    told = summary.text(loaded), drawn.text() if drawn else "", kernels.text(loaded, drawn.mask if drawn else None)
+    _echo("\n".join(filter(None, told)))
+    if sizes and drawn:
         if png:
             drawn.png(png)
         if html:
@@ -230,13 +234,14 @@ def inspect(spec: str, archs: str, head_dim: int, dtype: str) -> None:
 @click.option("--head-dim", default="128", show_default=True, metavar="D,...", help="Head sizes; 192:128 for v apart.")
 @_HEADS
 @_DTYPE
+@_TARGET
 @click.option("--forward", "forward", is_flag=True, help="Time forward alone, without gradients.")
 @click.option("--replay", is_flag=True, help="Time forward in a CUDA graph: what the GPU takes, without the host.")
 @click.option("--json", "json_", metavar="FILE", type=_FILE, help="Write the measures there.")
 @click.option("--plot", metavar="FILE", type=_FILE, help="Draw them there, as PNG; needs matplotlib.")
 def bench(
     specs: Sequence[str], against: str | None, lengths: str, queries: int | None, tokens: int, head_dim: str,
-    heads: str | None, dtype: str, forward: bool, replay: bool, json_: Path | None, plot: Path | None,
+    heads: str | None, dtype: str, target: str, forward: bool, replay: bool, json_: Path | None, plot: Path | None,
 ) -> None:  # fmt: skip
     """Time variants on this GPU beside other libraries that can say them, with the memory they take."""
     from rich.console import Console
@@ -244,6 +249,7 @@ def bench(
     from ..explain import picture
     from ..gpu import bench as timing
     from ..gpu.peers import PEERS
+    from ..gpu.results import Machine, document, summary, table
 
     names = against.split(",") if against else list(PEERS)
     if unknown := [name for name in names if name not in PEERS]:
@@ -253,16 +259,18 @@ def bench(
     arguments.fit(loaded.values(), [one.head_dim for one in sizes], [one.v_dim for one in sizes])
     if plot:
         picture.needed("--plot")
-    machine = timing.Machine.here()
+    machine = Machine.here()
     packages = arguments.packages(loaded)
     console, results = Console(width=None if sys.stdout.isatty() else 150), []
     click.echo(f"{machine.device}, torch {machine.torch}, triton {machine.triton}")
     for spec, package in zip(loaded.values(), packages, strict=True):
-        for result in timing.run(spec, package, sizes, names, backward=not forward, replays=replay):
+        for result in timing.run(spec, package, sizes, names, target=target, backward=not forward, replays=replay):
             results.append(result)
-            console.print(timing.table(result))
+            console.print(table(result))
             if json_:
-                json_.write_text(timing.document(machine, results), encoding="utf-8", newline="\n")
+                json_.write_text(document(machine, results), encoding="utf-8", newline="\n")
+    if told := summary(results):
+        click.echo(told)
     if plot:
         from ..gpu import plots
 
@@ -276,12 +284,15 @@ def bench(
 @_TOKENS
 @_HEADS
 @_DTYPE
+@click.option(
+    "--target", type=click.Choice(["portable", "hopper"]), help="Kernels to look at, if not those that a call takes."
+)
 @click.option("--forward", "forward", is_flag=True, help="Leave the backward pass out.")
 @click.option("--json", "json_", metavar="FILE", type=_FILE, help="Write the counts there.")
 @click.option("--ncu", metavar="FILE", help="Nsight Compute's command line, if not on the PATH.")
 def profile(
-    spec: str, head_dim: str, length: str, tokens: int, heads: str | None, dtype: str, forward: bool,
-    json_: Path | None, ncu: str | None,
+    spec: str, head_dim: str, length: str, tokens: int, heads: str | None, dtype: str, target: str | None,
+    forward: bool, json_: Path | None, ncu: str | None,
 ) -> None:  # fmt: skip
     """Count what each kernel moves and waits for on this GPU; needs Nsight Compute."""
     from rich.console import Console
@@ -289,17 +300,18 @@ def profile(
     from ..gpu import bench as timing
     from ..gpu import counters
     from ..gpu import profile as profiling
+    from ..gpu.results import Machine
 
     sizes = timing.sizes(length, None, tokens, head_dim, heads, dtype, option="--length")
     loaded = arguments.load([spec])
     arguments.fit(loaded.values(), [one.head_dim for one in sizes], [one.v_dim for one in sizes])
     ((path, found),) = loaded.items()
-    machine, tool = timing.Machine.here(), counters.program(ncu)
+    machine, tool = Machine.here(), counters.program(ncu)
     (package,) = arguments.packages(loaded)
     console, profiles = Console(width=None if sys.stdout.isatty() else 150), []
     click.echo(f"{machine.device}, torch {machine.torch}, triton {machine.triton}")
     for one in sizes:
-        profiles.append(profiling.run(path, found, package, one, tool, backward=not forward))
+        profiles.append(profiling.run(path, found, package, one, tool, backward=not forward, target=target or ""))
         console.print(profiling.table(profiles[-1]))
         for line in profiling.meanings(profiles[-1]):
             click.echo(line)
@@ -316,27 +328,28 @@ def profile(
 @_TOKENS
 @_HEADS
 @click.option(
-    "--dtype",
-    default="bf16",
-    show_default=True,
-    type=click.Choice(["bf16", "fp16", "fp32"]),
+    "--dtype", default="bf16", show_default=True, type=click.Choice(["bf16", "fp16", "fp32"]),
     help="Type of q, k and v; one table serves both of 16 bits.",
-)
-def tune(specs: Sequence[str], head_dim: str, length: str, tokens: int, heads: str | None, dtype: str) -> None:
+)  # fmt: skip
+@_TARGET
+def tune(
+    specs: Sequence[str], head_dim: str, length: str, tokens: int, heads: str | None, dtype: str, target: str
+) -> None:
     """Search tile shapes on this GPU and keep them in tuning/ beside the spec, for renders from then on."""
     from rich.console import Console
 
     from ..gpu import bench as timing
     from ..gpu import tuning
+    from ..gpu.results import Machine
     from ..plan import tiles
 
     sizes = timing.sizes(length, None, tokens, head_dim, heads, dtype, option="--length")
     loaded = arguments.load(specs)
     arguments.fit(loaded.values(), [one.head_dim for one in sizes], [one.v_dim for one in sizes])
-    machine = timing.Machine.here()
+    machine = Machine.here()
     packages = arguments.packages(loaded)
     for (path, spec), package in zip(loaded.items(), packages, strict=True):
-        found = tuning.run(spec, package, sizes, Console())
+        found = tuning.run(spec, package, sizes, Console(), target=target)
         file = tiles.tuned_path(path)
         file.parent.mkdir(exist_ok=True)
         text = tuning.text(tuning.merged(tiles.tuned(path), found), machine)

@@ -137,14 +137,20 @@ class Mask:
         """The states of the tiles for given numbers of queries and keys."""
         import numpy as np
 
-        visits = self._visits(size, self.spans, along="k")
+        visits = self.visits(size, owns_keys=False)
         states = np.select([visits == SKIPPED, visits == PLAIN], [EMPTY, FULL], UNKNOWN)
         self._look(states, size, min(_LATTICE, size[0]), min(_LATTICE, size[1]))
         left = int((states == UNKNOWN).sum())
         if left * size[0] * size[1] <= _BUDGET:
             self._look(states, size, *size)
-        back = None if self.back is None else self._visits(size, self.back, along="q")
+        back = None if self.back is None else self.visits(size, owns_keys=True)
         return Tiling(size, states, visits, back)
+
+    def visits(self, size: tuple[int, int], owns_keys: bool) -> Any:
+        """What a kernel does with each tile: one whose programs own queries, or keys."""
+        if owns_keys and self.back is not None:
+            return self._visits(size, self.back, along="q")
+        return self._visits(size, self.spans, along="k")
 
     def _visits(self, size: tuple[int, int], spans: tuple[Span, ...], along: Side) -> Any:
         """The kernels' treatment of each tile: their walk along one side, for all tiles of the other at once."""

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import dataclasses
 import functools
-import json
 import re
 import statistics
 import tempfile
@@ -20,82 +17,19 @@ import click
 from ..language.spec import Spec
 from ..plan import plan, tiles
 from ..render import emit
-from . import calls
+from . import calls, targets
 from .calls import Call, Sizes
 from .peers import PEERS, Asked, Exported, Peer, module
+from .results import OURS, PASSES, Pair, Result, Row
 
 if TYPE_CHECKING:
     import torch
 
-OURS = "attnforge"
 ROUNDS = 5
-_NO_GPU = "this needs a GPU that torch can use; `attnforge inspect` needs none"
+LARGE = 8192  # rows and columns of the matrices whose product is the ceiling
+BOTH = "both"  # the choice that calls make, and each target by itself
 Clock = Callable[[Callable[[], object]], float]  # gives milliseconds
 _APART = {"bf16": 2e-2, "fp16": 4e-3, "fp32": 1e-3}  # of what a right output may differ by, beside its own size
-
-
-@dataclass(frozen=True)
-class Row:
-    """Measurements of one contender; `note` gives the reason where there are none."""
-
-    name: str
-    forward_ms: float | None = None
-    backward_ms: float | None = None
-    forward_mib: float | None = None  # at the peak, beside inputs and outputs
-    both_mib: float | None = None
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Result:
-    """All contenders in one call."""
-
-    variant: str
-    sizes: Sizes
-    pairs: int  # that are visible, over all heads
-    rows: tuple[Row, ...]
-    replayed: bool = False  # whether a CUDA graph held the calls, so that the host has no share in their times
-
-    def teraflops(self, row: Row) -> tuple[float | None, float | None]:
-        """TFLOP/s forward and backward: of the products of the visible pairs, five backward for two forward."""
-        work = 2 * self.pairs * (self.sizes.head_dim + self.sizes.v_dim) / 1e9
-        rates = (
-            None if ms is None else times * work / ms for ms, times in ((row.forward_ms, 1), (row.backward_ms, 2.5))
-        )
-        forward, backward = rates
-        return forward, backward
-
-
-@dataclass(frozen=True)
-class Machine:
-    """The device and versions of a measurement."""
-
-    device: str
-    torch: str
-    triton: str
-
-    @staticmethod
-    def here() -> Machine:
-        """This one, if it has a GPU."""
-        if not _driver():
-            raise click.UsageError(_NO_GPU)
-        try:
-            import torch
-            import triton
-        except ImportError as missing:
-            raise click.UsageError(f"this needs {missing.name}: pip install {missing.name}") from None
-        if not torch.cuda.is_available():
-            raise click.UsageError(_NO_GPU)
-        return Machine(torch.cuda.get_device_name(), torch.__version__, triton.__version__)
-
-
-def _driver() -> bool:
-    """True if CUDA's driver or ROCm's is there: where neither is, no import of torch is needed to find no GPU."""
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return Path("/dev/kfd").exists()
-    return True
 
 
 def sizes(
@@ -124,10 +58,10 @@ def _pair(text: str, option: str, most: int) -> tuple[int, int]:
     return int(numbers[0]), int(numbers[1])
 
 
-def functions(package: emit.Package, folder: Path) -> Any:
+def functions(package: emit.Package, folder: Path, name: str = "") -> Any:
     """The package as a module, written into a folder; its name is not that of a package which the user may import."""
     emit.write([package], folder)
-    return module(f"timed_{package.name}", folder / package.name / "__init__.py")
+    return module(f"timed_{name or package.name}", folder / package.name / "__init__.py")
 
 
 def _nothing() -> None:
@@ -143,6 +77,7 @@ class Contender:
     backward: Callable[[], Any] = _nothing
     within: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
     note: str = ""
+    passes: tuple[str, ...] = PASSES  # that are its own
     found: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -161,8 +96,8 @@ class Contender:
 
 
 def run(
-    loaded: Spec, package: emit.Package, sizes: Sequence[Sizes], names: Sequence[str], *, backward: bool = True,
-    replays: bool = False, device: str = "cuda", clock: Clock | None = None,
+    loaded: Spec, package: emit.Package, sizes: Sequence[Sizes], names: Sequence[str], *, target: str = BOTH,
+    backward: bool = True, replays: bool = False, device: str = "cuda", clock: Clock | None = None,
 ) -> Iterator[Result]:  # fmt: skip
     """Measures a variant and the peers of these names, one call after the other; by another clock, if one is given.
 
@@ -173,7 +108,7 @@ def run(
     planned, backward = plan.build(loaded), backward and not replays and loaded.algorithm.backward
     clock = clock or (replayed if replays else milliseconds)
     with tempfile.TemporaryDirectory(prefix="attnforge-") as folder:
-        ours = functions(package, Path(folder)).attention
+        ours = _Ours(package, Path(folder), target, several=planned.hopper is not None)
         exported = Exported(loaded, Path(folder))
 
         def measured(fitting: Sizes) -> Result:
@@ -181,19 +116,58 @@ def run(
             torch.cuda.empty_cache()
             try:
                 call = calls.make(planned, fitting, device)
-                gold = ours(*call.operands, **call.keywords).detach()
+                own = ours.contender(OURS, call)
+                with own.within():
+                    gold = own.forward().detach()
             except Exception as error:  # too large a call, or too large a head; the next one may be of interest
                 return Result(loaded.name, fitting, 0, (Row(OURS, note=_told(error)),))
-            entered = [Contender(OURS, lambda: ours(*call.operands, **call.keywords))]
+            entered = [own, *ours.by_target(call, gold, backward)]
             entered += [_entered(PEERS[name], exported, call, gold) for name in names]
-            _race(entered, call, backward, clock)
+            ceiling = _race(entered, call, backward, clock)
             rows = tuple(contender.row for contender in entered)
-            return Result(loaded.name, fitting, exported.pairs(call), rows, replays)
+            return Result(loaded.name, fitting, exported.pairs(call), rows, replays, ours.kernels(OURS), ceiling)
 
         for one in sizes:
             with torch.set_grad_enabled(backward):
                 result = measured(one.of(loaded))
             yield result
+
+
+class _Ours:
+    """The package, loaded once for each way to choose its kernels: each remembers the calls of its own."""
+
+    def __init__(self, package: emit.Package, folder: Path, target: str, *, several: bool) -> None:
+        self.asked = {OURS: None if target == BOTH else target}
+        self.telling = several or target != BOTH
+        if target == BOTH and several:
+            self.asked |= {name: name for name in targets.TARGETS}
+        self.loaded = {name: functions(package, folder / name, f"{package.name}_{name}") for name in self.asked}
+
+    def contender(self, name: str, call: Call) -> Contender:
+        """The package with its kernels chosen in one of these ways."""
+        loaded, target = self.loaded[name], self.asked[name]
+        targets.runtime(loaded).LaunchCache.known.clear()
+        within = contextlib.nullcontext if target is None else functools.partial(targets.asked, target)
+        return Contender(name, lambda: loaded.attention(*call.operands, **call.keywords), within=within)
+
+    def by_target(self, call: Call, gold: torch.Tensor, backward: bool) -> list[Contender]:
+        """The package by each target, if it has kernels for Hopper GPUs and these run the call, or fail to."""
+        import torch
+
+        made = [self.contender(name, call) for name in self.asked if name in targets.TARGETS]
+        for one in made:
+            _try(one, call, gold)
+            if backward and not one.note:
+                with one.trial():
+                    out = one.forward()
+                    _gradients(call, out, torch.randn_like(out))
+            taken = self.kernels(one.name)
+            one.passes = tuple(its for its in PASSES if one.note or taken.get(its) == one.name)
+        return made if all(one.passes for one in made) else []
+
+    def kernels(self, name: str) -> dict[str, str]:
+        """The target of each pass of the call, where the package has several or one was asked for."""
+        return targets.taken(targets.runtime(self.loaded[name])) if self.telling else {}
 
 
 def _entered(peer: Peer, exported: Exported, call: Call, gold: torch.Tensor) -> Contender:
@@ -202,11 +176,19 @@ def _entered(peer: Peer, exported: Exported, call: Call, gold: torch.Tensor) -> 
     if not made.note:
         with made.trial():
             made.forward = exported.function(peer, call, compiled=True)
-            apart = difference(made.forward().detach(), gold)
-            # what it dropped is its own
-            if apart > _APART[call.sizes.dtype] and not exported.traits.dropout:
-                made.note = f"gives something else: {apart:.2g} apart"
+        # what it dropped is its own
+        _try(made, call, gold, alike=not exported.traits.dropout)
     return made
+
+
+def _try(one: Contender, call: Call, gold: torch.Tensor, *, alike: bool = True) -> None:
+    """Calls a contender for the first time, which compiles it, and drops it if it gives something else."""
+    if one.note:
+        return
+    with one.trial():
+        apart = difference(one.forward().detach(), gold)
+        if alike and apart > _APART[call.sizes.dtype]:
+            one.note = f"gives something else: {apart:.2g} apart"
 
 
 def difference(found: torch.Tensor, gold: torch.Tensor) -> float:
@@ -217,49 +199,77 @@ def difference(found: torch.Tensor, gold: torch.Tensor) -> float:
     return float(apart / size)
 
 
-def _race(entered: Sequence[Contender], call: Call, backward: bool, clock: Clock) -> None:
-    """Measures the time and the memory of all contenders, forward and backward."""
+def _race(entered: Sequence[Contender], call: Call, backward: bool, clock: Clock) -> Pair:
+    """Measures time and memory of all contenders; gives the ceiling of each pass, TFLOP/s of a large product."""
     import torch
 
-    for one in _able(entered):
+    large = _large_product(call)
+    for one in _able(entered, "forward"):
         with one.trial():
             one.found["forward_mib"] = _peak(one.forward)
-    in_turns(entered, "forward", clock)
+    in_turns([*entered, large], "forward", clock)
     if not backward:
-        return
-
-    def gradients(out: torch.Tensor, upstream: torch.Tensor, **more: bool) -> tuple[torch.Tensor | None, ...]:
-        return torch.autograd.grad(out, call.wanted, upstream, allow_unused=True, **more)
+        return _speed(large, "forward"), None
 
     def both(forward: Callable[[], torch.Tensor], upstream: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         out = forward()
-        return out, *gradients(out, upstream)
+        return out, *_gradients(call, out, upstream)
 
-    for one in _able(entered):
+    for one in _able(entered, "backward"):
         with one.trial():
             out = one.forward()
-            one.backward = functools.partial(gradients, out, torch.randn_like(out), retain_graph=True)
+            one.backward = functools.partial(_gradients, call, out, torch.randn_like(out), retain_graph=True)
     # first the calls that keep their graph: PyTorch compiles for what it meets first, and one that may drop it cannot
-    in_turns(entered, "backward", clock)
-    for one in _able(entered):
+    in_turns([*entered, large], "backward", clock)
+    for one in _able(entered, "backward"):
         one.backward = _nothing
         with one.trial():
             one.found["both_mib"] = _peak(functools.partial(both, one.forward, torch.randn_like(one.forward())))
+    return _speed(large, "forward"), _speed(large, "backward")
+
+
+def _gradients(call: Call, out: torch.Tensor, upstream: torch.Tensor, **more: bool) -> tuple[torch.Tensor | None, ...]:
+    """The gradients of all that gets one."""
+    import torch
+
+    return torch.autograd.grad(out, call.wanted, upstream, allow_unused=True, **more)
+
+
+def _large_product(call: Call) -> Contender:
+    """A product of two large matrices of the call's type, in the turns of both passes: as fast as a GPU multiplies."""
+    import torch
+
+    made, q = Contender("product"), call.operands[0]
+    with made.trial():
+        a, b = (torch.randn(LARGE, LARGE, dtype=q.dtype, device=q.device) for _ in range(2))
+        made.forward = made.backward = lambda: a @ b
+    return made
+
+
+def _speed(large: Contender, phase: str) -> float | None:
+    """TFLOP/s of the large product in the turns of a pass."""
+    ms = large.found.get(f"{phase}_ms")
+    return None if ms is None else 2 * LARGE**3 / 1e9 / ms
 
 
 def in_turns(entered: Sequence[Contender], phase: str, clock: Clock) -> None:
-    """Times all calls again and again, so that a GPU's heat and clocks meet all of them alike; the median counts."""
+    """Times all calls again and again, so that a GPU's heat and clocks meet all of them alike; the median counts.
+
+    Each round begins with another one.
+    """
     times: dict[str, list[float]] = {}
-    for _ in range(ROUNDS):
-        for one in _able(entered):
+    for i in range(ROUNDS):
+        able = [*_able(entered, phase)]
+        first = i % max(len(able), 1)
+        for one in (*able[first:], *able[:first]):
             with one.trial():
                 times.setdefault(one.name, []).append(clock(getattr(one, phase)))
-    for one in _able(entered):
+    for one in _able(entered, phase):
         one.found[f"{phase}_ms"] = statistics.median(times[one.name])
 
 
-def _able(entered: Sequence[Contender]) -> Iterator[Contender]:
-    return (one for one in entered if not one.note)
+def _able(entered: Sequence[Contender], phase: str) -> Iterator[Contender]:
+    return (one for one in entered if not one.note and phase in one.passes)
 
 
 def _told(error: Exception) -> str:
@@ -298,48 +308,3 @@ def _peak(function: Callable[[], Any]) -> float:
     stores = [x.untyped_storage() for x in (given if isinstance(given, tuple) else [given]) if x is not None]
     outputs = sum({store.data_ptr(): store.nbytes() for store in stores}.values())
     return float(max(torch.cuda.max_memory_allocated() - before - outputs, 0)) / 2**20
-
-
-# -- what is told ------------------------------------------------------------------------------------------------
-
-_COLUMNS = ("contender", "forward ms", "TFLOP/s", "x", "backward ms", "TFLOP/s", "x", "MiB forward", "MiB both", "note")
-
-
-def table(result: Result) -> Any:
-    """The measures of one call; `x` is the contender's time by ours."""
-    from rich.table import Table
-
-    made = Table(title=f"{result.variant}: {result.sizes.told}{', replayed' if result.replayed else ''}")
-    for column in _COLUMNS:
-        made.add_column(column, justify="left" if column in ("contender", "note") else "right")
-    ours = result.rows[0]
-    for row in result.rows:
-        cells = []
-        for ms, rate, best in zip(
-            (row.forward_ms, row.backward_ms), result.teraflops(row), (ours.forward_ms, ours.backward_ms), strict=True
-        ):
-            ratio = None if ms is None or best is None else ms / best
-            cells += [cell(ms, ".3f"), cell(rate, ".0f"), cell(ratio, ".2f")]
-        made.add_row(row.name, *cells, cell(row.forward_mib, ".1f"), cell(row.both_mib, ".1f"), row.note)
-    return made
-
-
-def cell(value: float | None, style: str) -> str:
-    """A figure of a table; nothing where it was not measured."""
-    return "" if value is None else f"{value:{style}}"
-
-
-def document(machine: Machine, results: Sequence[Result]) -> str:
-    """The results as JSON."""
-    found = {"machine": dataclasses.asdict(machine), "results": [dataclasses.asdict(result) for result in results]}
-    return json.dumps(found, indent=1) + "\n"
-
-
-def read(text: str) -> tuple[Machine, list[Result]]:
-    """The results that a document holds."""
-    found = json.loads(text)
-    results = [
-        Result(**one | {"sizes": Sizes(**one["sizes"]), "rows": tuple(Row(**row) for row in one["rows"])})
-        for one in found["results"]
-    ]
-    return Machine(**found["machine"]), results

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,9 +52,16 @@ class Cases(NamedTuple):
         table = self.planned.tables.of(arch, self.dtype)
         found = [[self.case(x, tile) for tile in self.tiles(x, table)] for x in self.planned.kernels.all]
         if arch.removesuffix("a") == "sm_90":
-            found += [[case] for case in self._on_hopper()]
+            for name, tiles_of in self.planned.tables.hopper.items():
+                if tile := tiles_of.get(self.columns):
+                    found += [[case] for case in self.on_hopper(name, tile)]
         decode = self.planned.decode if self.head_dim <= max(SPLITS["16BIT"]) else None
         return found + ([[self._decoding(x)] for x in decode.kernels] if decode else [])
+
+    @property
+    def columns(self) -> int:
+        """Columns of a tile of such heads."""
+        return max(16, _power_of_2(self.head_dim))
 
     def tiles(self, kernel: Kernel, table: Table) -> tuple[Tile, ...]:
         """The tiles of a kernel; those without a row in the table have few of them, and they are small."""
@@ -71,22 +77,22 @@ class Cases(NamedTuple):
         """The same of a kernel that stands in any file."""
         return _case(kernel, getattr(self.modules[file], kernel.name), self.planned, self.head_dim, self.dtype, tile)
 
-    def _on_hopper(self) -> Iterator[Case]:
-        """A launch of each kernel for Hopper GPUs that has a tile for such heads."""
-        hopper, size = self.planned.hopper, max(16, _power_of_2(self.head_dim))
+    def on_hopper(self, name: str, tile: Tile) -> list[Case]:
+        """A launch of each kernel of a pass for Hopper GPUs, with a tile; none where there are no such kernels."""
+        hopper = self.planned.hopper
         if hopper is None or self.dtype == "fp32":
-            return
-        files: dict[str, tuple[str, tuple[Kernel, ...]]] = {"forward": ("hopper", (hopper.forward,))}
-        if hopper.backward:
+            return []
+        file, kernels = "hopper", [hopper.forward]
+        if name == "backward":
+            if hopper.backward is None:
+                return []
             before, _, *after = hopper.backward.launched
-            files["backward"] = ("hopper_backward", (before, hopper.backward.kernel, *after))
-        for name, (file, kernels) in files.items():
-            if size not in self.planned.tables.hopper[name]:
-                continue
-            tile = self.planned.tables.hopper[name][size]
-            for kernel in kernels:
-                case = self._launch(file, kernel, tile)._replace(name=f"{file}.{kernel.name}")
-                yield _in_gluon(case, tile) if kernel.name == name else case
+            file, kernels = "hopper_backward", [before, hopper.backward.kernel, *after]
+        found = []
+        for kernel in kernels:
+            case = self._launch(file, kernel, tile)._replace(name=f"{file}.{kernel.name}")
+            found.append(_in_gluon(case, tile) if kernel.name == name else case)
+        return found
 
     def _decoding(self, kernel: Kernel) -> Case:
         """A launch of a kernel of decoding: one query over pages."""

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import importlib
 import importlib.util
+import inspect
 import itertools
 import math
 import sys
@@ -97,14 +98,17 @@ class Exported:
 
     def __init__(self, spec: Spec, folder: Path) -> None:
         # dropout follows the scores: peers that have it drop by themselves
-        self.text = render.export(dataclasses.replace(spec, dropout=False), "flex")
+        plain = dataclasses.replace(spec, dropout=False)
+        # likewise sinks, which follow the softmax
+        self.texts = {s: render.export(dataclasses.replace(plain, sink=s), "flex") for s in {False, spec.sink}}
         self.traits, self.name, self.folder = traits(spec), spec.name, folder
 
     def function(self, peer: Peer, call: Call, compiled: bool) -> Callable[[], torch.Tensor]:
         """The call through a peer; all that a model does once is done before."""
         import torch
 
-        exported, keywords, flex = self._module(), _keywords(call), peer.name.startswith("flex")
+        exported = self._module(sink=peer.features is None or "sink" not in peer.features)
+        keywords, flex = _keywords(exported, call), peer.name.startswith("flex")
         if hasattr(exported, "create_block_mask"):
             keywords["tiles"] = self._tiles(exported, call, real=flex)
         if hasattr(exported, "mods") and peer.features is not None:
@@ -139,10 +143,10 @@ class Exported:
         batches = 1 if self.traits.packed else s.batch
         return total * int(batches // B) * int(s.heads // H)
 
-    def _module(self) -> Any:
+    def _module(self, *, sink: bool = True) -> Any:
         # a name of its own: compiled functions are kept by it
         path = self.folder / f"exported_{self.name}_{next(_COUNT)}.py"
-        path.write_text(self.text, encoding="utf-8")
+        path.write_text(self.texts[sink and self.traits.sink], encoding="utf-8")
         return module(path.stem, path)  # flex_attention looks among the modules for what its functions name
 
     @staticmethod
@@ -167,9 +171,10 @@ class Exported:
         setattr(exported, name, lambda *_, **__: made)
 
 
-def _keywords(call: Call) -> dict[str, Any]:
-    """The keywords that the exported module takes: it knows of no dropout."""
-    return {name: x for name, x in call.keywords.items() if name not in ("dropout_p", "seed")}
+def _keywords(exported: Any, call: Call) -> dict[str, Any]:
+    """The keywords that an exported module takes: it knows nothing of what a peer does by itself."""
+    known = inspect.signature(exported.attention).parameters
+    return {name: x for name, x in call.keywords.items() if name in known}
 
 
 def _first(exported: Any, name: str, call: Call) -> Any:
@@ -182,7 +187,7 @@ def _first(exported: Any, name: str, call: Call) -> Any:
 
     setattr(exported, name, note)
     with contextlib.suppress(_Enough):
-        exported.attention(*call.operands, **_keywords(call))
+        exported.attention(*call.operands, **_keywords(exported, call))
     setattr(exported, name, function)
     return made[0]
 
@@ -272,6 +277,8 @@ def _flash(package: str, open_side: int | None) -> Callable[[Asked], Attend]:
             fixed["window_size"] = (asked.number(t.window) - 1, 0 if t.causal else open_side)
         if t.softcap is not None:
             fixed["softcap"] = asked.number(t.softcap)
+        if t.sink:
+            fixed["learnable_sink"] = keywords["sinks"]
         if t.dropout:
             fixed["dropout_p"] = keywords["dropout_p"]
         if t.alibi is not None:
@@ -317,7 +324,7 @@ PEERS = {
             frozenset({"causal", "window", "softcap", "alibi", "dropout", "packed"}), _flash("flash_attn", -1),
         ),
         Peer(
-            "flash-attn-4", "flash_attn.cute", frozenset({"causal", "window", "softcap", "packed"}),
+            "fa4", "flash_attn.cute", frozenset({"causal", "window", "softcap", "sink", "packed"}),
             _flash("flash_attn.cute", None),
         ),
         Peer("fla", "fla", frozenset({"causal", "window", "decay", "packed"}), _fla, frozenset({"causal"})),

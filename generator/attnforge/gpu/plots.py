@@ -8,9 +8,10 @@ from typing import Any
 
 from ..explain.picture import BLUE, INK, QUIET
 from . import calls
-from .bench import OURS, Machine, Result, Row
+from .results import OURS, Machine, Result, Row
 
-_COLOURS = ("#e8862e", "#5b9f6b", "#b4545c", "#8a6fb0", "#8c7a5b", "#d38fb5", "#7f8892", "#b7ac3b", "#45a3b5")
+_COLOURS = ("#e8862e", "#5b9f6b", "#b4545c", "#8a6fb0", "#8c7a5b", "#d38fb5", "#7f8892", "#b7ac3b", "#45a3b5",
+            "#4d6a3f", "#a1552b")  # fmt: skip
 _WIDE, _TALL = 4.2, 3.1  # inches of a panel
 _MEMORY = "memory beside inputs and outputs, MiB"
 _PANELS: dict[str, Callable[[Result, Row], float | None]] = {

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import json
@@ -12,7 +13,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,11 @@ from ..plan import plan
 from ..plan.plan import Plan
 from ..render import emit
 from ..source import resources
-from . import calls, counters
-from .bench import Machine, cell
+from . import calls, counters, targets
 from .calls import Call, Sizes
 from .counters import Reading
 from .peers import module
+from .results import Machine, cell
 
 OTHERS = "others"  # kernels that PyTorch brings: casts, copies, fills
 
@@ -64,20 +65,29 @@ class Profile:
     variant: str
     sizes: Sizes
     launches: tuple[Launch, ...]
+    kernels: dict[str, str] = field(default_factory=dict)  # the target by pass, where the package has several
 
 
-def run(path: Path, loaded: Spec, package: emit.Package, sizes: Sizes, ncu: str, *, backward: bool = True) -> Profile:
-    """Measures one call of a variant."""
-    fitting = sizes.of(loaded)
+def run(
+    path: Path, loaded: Spec, package: emit.Package, sizes: Sizes, ncu: str, *, backward: bool = True, target: str = "",
+) -> Profile:  # fmt: skip
+    """Measures one call of a variant, by the kernels of a target if one is given."""
+    fitting, planned = sizes.of(loaded), plan.build(loaded)
     with tempfile.TemporaryDirectory(prefix="attnforge-") as folder:
         emit.write([package], Path(folder))
-        job, least = Path(folder) / "job.json", Path(folder) / "least.json"
-        asked = {"spec": str(path.resolve()), "package": str(Path(folder) / package.name), "least": str(least)}
-        job.write_text(json.dumps(asked | {"sizes": dataclasses.asdict(fitting), "backward": backward}))
+        job, answer = Path(folder) / "job.json", Path(folder) / "answer.json"
+        asked: dict[str, Any] = {
+            "spec": str(path.resolve()),
+            "package": str(Path(folder) / package.name),
+            "answer": str(answer),
+        }
+        asked |= {"sizes": dataclasses.asdict(fitting), "backward": backward, "target": target}
+        job.write_text(json.dumps(asked))
         readings = counters.measured(ncu, [sys.executable, "-m", "attnforge.gpu.profile", str(job)])
-        known = [Least(**one) for one in json.loads(least.read_text())] if least.exists() else []
-    names = [kernel.name for kernel in plan.build(loaded).kernels.all]
-    return Profile(loaded.name, fitting, tuple(joined(readings, known, names)))
+        told = json.loads(answer.read_text()) if answer.exists() else {"least": [], "kernels": {}}
+    known = [Least(**one) for one in told["least"]]
+    launches = tuple(joined(readings, known, [*written(planned)]))
+    return Profile(loaded.name, fitting, launches, told["kernels"] if planned.hopper else {})
 
 
 def joined(readings: Sequence[Reading], least: Sequence[Least], names: Sequence[str]) -> Iterator[Launch]:
@@ -113,13 +123,15 @@ def main(job: Path) -> None:
     planned = plan.build(spec.load(path, terms=resources.terms_for(path)))
     call = calls.make(planned, Sizes(**asked["sizes"]), "cuda")
     attention, runtime = package(Path(asked["package"]))
-    once = passes(attention, call, backward=asked["backward"])
-    once()  # compiles
-    Path(asked["least"]).write_text(json.dumps([dataclasses.asdict(one) for one in least(planned, runtime, once)]))
-    torch.cuda.synchronize()
-    with torch.cuda.profiler.profile():
-        once()
+    with targets.asked(asked["target"]) if asked["target"] else contextlib.nullcontext():
+        once = passes(attention, call, backward=asked["backward"])
+        once()  # compiles
+        found = [dataclasses.asdict(one) for one in least(planned, runtime, once)]
+        Path(asked["answer"]).write_text(json.dumps({"least": found, "kernels": targets.taken(runtime)}))
         torch.cuda.synchronize()
+        with torch.cuda.profiler.profile():
+            once()
+            torch.cuda.synchronize()
 
 
 def package(folder: Path) -> tuple[Any, Any]:
@@ -142,9 +154,17 @@ def passes(attention: Any, call: Call, *, backward: bool) -> Callable[[], None]:
     return once
 
 
+def written(planned: Plan) -> dict[str, frozenset[str]]:
+    """The parameters that kernels write, by the kernels' names; those of several targets may share one."""
+    found: dict[str, frozenset[str]] = {}
+    for kernel in (*planned.kernels.all, *(planned.hopper.launched if planned.hopper else ())):
+        found[kernel.name] = found.get(kernel.name, frozenset()) | kernel.written
+    return found
+
+
 def least(planned: Plan, runtime: Any, once: Callable[[], None]) -> list[Least]:
     """What the launches of a call have to move, in their order."""
-    made = {kernel.name: kernel.written for kernel in planned.kernels.all}
+    made = written(planned)
     found: list[Least] = []
     start = runtime.launch
 
@@ -152,9 +172,9 @@ def least(planned: Plan, runtime: Any, once: Callable[[], None]) -> list[Least]:
         start(cache, kernel, blocks, given, **more)
         # after it: tiles that a GPU has no room for are no launch
         name, tensors = kernel.__name__, dict(zip(kernel.arg_names, given, strict=False))
-        written = {key: x for key, x in tensors.items() if key in made[name]}
-        read = {key: x for key, x in tensors.items() if key not in written}
-        found.append(Least(name, _bytes(read), _bytes(written)))
+        stored = {key: x for key, x in tensors.items() if key in made[name]}
+        read = {key: x for key, x in tensors.items() if key not in stored}
+        found.append(Least(name, _bytes(read), _bytes(stored)))
 
     runtime.launch = noted
     try:
@@ -201,7 +221,8 @@ def table(profile: Profile) -> Any:
     """The launches of one call; `x` are bytes moved by the least."""
     from rich.table import Table
 
-    made = Table(title=f"{profile.variant}: {profile.sizes.told}")
+    kernels = targets.told(profile.kernels)
+    made = Table(title=f"{profile.variant}: {profile.sizes.told}{', ' if kernels else ''}{kernels}")
     for column in COLUMNS:
         made.add_column(column, justify="left" if column in ("kernel", "top stall") else "right", no_wrap=True)
     for one in profile.launches:
@@ -245,7 +266,8 @@ def read(text: str) -> tuple[Machine, list[Profile]]:
         return Launch(one["name"], Reading(**one["reading"]), Least(**one["least"]) if one["least"] else None)
 
     profiles = [
-        Profile(one["variant"], Sizes(**one["sizes"]), tuple(map(launch, one["launches"]))) for one in found["profiles"]
+        Profile(one["variant"], Sizes(**one["sizes"]), tuple(map(launch, one["launches"])), one.get("kernels", {}))
+        for one in found["profiles"]
     ]
     return Machine(**found["machine"]), profiles
 

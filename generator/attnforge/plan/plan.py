@@ -62,7 +62,7 @@ class Plan:
     arguments: tuple[Argument, ...]
     kernels: PackageKernels
     sections: tuple[Section, ...]  # of the file of kernels
-    tuned: tuple[tiles.Row, ...]  # of this variant alone
+    tuned: tuple[tiles.Row | tiles.Limit, ...]  # of this variant alone
     tables: tiles.Tables
     hopper: Hopper | None  # the kernels for Hopper GPUs, where there are any
     decode: Decode | None  # those of decoding, where the spec asks for them

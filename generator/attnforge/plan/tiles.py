@@ -16,8 +16,12 @@ from ..source.located_yaml import Entry, Value, read
 
 KERNELS = ("forward", "backward_dkv", "backward_dq")
 FAMILIES = ("sm_90", "sm_80", "single")
+HOPPER, FASTER = "hopper", "faster"  # the tables of kernels for Hopper GPUs: their tiles, and where a call takes them
+PASSES = ("forward", "backward")
+TUNED = dict.fromkeys(FAMILIES, KERNELS) | dict.fromkeys((HOPPER, FASTER), PASSES)  # all tables, and what they tell of
 WIDEST = 512  # head size of the last row of each table
 LATENT = 576  # that of q and k where a spec says `latent`
+NEVER = "never"
 _LIMITS = ((16, 256), (16, 256), (1, 16), (1, 8))  # of a tile's numbers
 
 
@@ -35,12 +39,24 @@ Table = dict[str, dict[int, tuple[Tile, ...]]]
 
 
 class Row(NamedTuple):
-    """The tiles of a kernel for head sizes up to `size`, on a family of GPUs; `single`: in float32 on any."""
+    """The tiles of a kernel for head sizes up to `size`, on a family of GPUs; `single`: in float32 on any.
+
+    In `hopper` the kernel is a pass, `size` the columns of its one tile.
+    """
 
     family: str
     kernel: str
     size: int
     tiles: tuple[Tile, ...]
+
+
+class Limit(NamedTuple):
+    """From how many keys on calls take the kernels of a pass for Hopper GPUs, by columns of a tile; None: never."""
+
+    family: Literal["faster"]
+    kernel: str
+    size: int
+    keys: int | None
 
 
 class Tables(NamedTuple):
@@ -55,14 +71,20 @@ class Tables(NamedTuple):
         """The table for an architecture such as sm_90, and fp16, bf16 or fp32."""
         return self.single if dtype == "fp32" else self.half[family(arch)]
 
-    def tuned(self, rows: tuple[Row, ...]) -> Tables:
+    def tuned(self, rows: tuple[Row | Limit, ...]) -> Tables:
         """The tables with these rows in the place of their own."""
         half = {arch: dict(table) for arch, table in self.half.items()}
-        single = dict(self.single)
+        single, hopper, faster = dict(self.single), dict(self.hopper), dict(self.faster)
         for row in rows:
-            table = single if row.family == "single" else half[row.family]
-            table[row.kernel] = dict(sorted((table[row.kernel] | {row.size: row.tiles}).items()))
-        return Tables(half, single, self.hopper, self.faster)
+            if isinstance(row, Limit):
+                sizes = faster[row.kernel] | {row.size: row.keys}
+                faster[row.kernel] = {size: keys for size, keys in sorted(sizes.items()) if keys is not None}
+            elif row.family == HOPPER:
+                hopper[row.kernel] = dict(sorted((hopper[row.kernel] | {row.size: row.tiles[0]}).items()))
+            else:
+                table = single if row.family == "single" else half[row.family]
+                table[row.kernel] = dict(sorted((table[row.kernel] | {row.size: row.tiles}).items()))
+        return Tables(half, single, hopper, faster)
 
 
 def family(arch: str) -> str:
@@ -126,7 +148,7 @@ def tuned_path(spec: Path) -> Path:
     return spec.resolve().parent / "tuning" / spec.name
 
 
-def tuned(spec: Path) -> tuple[Row, ...]:
+def tuned(spec: Path) -> tuple[Row | Limit, ...]:
     """The rows that were tuned for a spec. Raises SpecError with all mistakes in their file."""
     path, problems = tuned_path(spec), Problems()
     found = rows(path, shown(path), problems) if path.is_file() else ()
@@ -134,19 +156,20 @@ def tuned(spec: Path) -> tuple[Row, ...]:
     return found
 
 
-def rows(path: Path, name: str, problems: Problems) -> tuple[Row, ...]:
+def rows(path: Path, name: str, problems: Problems) -> tuple[Row | Limit, ...]:
     """The rows of a file by family, kernel and head size; `name` is its path as messages have it."""
     document = read(path, name, problems)
-    found: list[Row] = []
+    found: list[Row | Limit] = []
     for one in _mapping(document, problems):
-        if one.key not in FAMILIES:
-            problems.add(one.at, f"unknown architecture {one.key!r}{near(one.key, FAMILIES)}")
+        if one.key not in TUNED:
+            problems.add(one.at, f"unknown architecture {one.key!r}{near(one.key, TUNED)}")
             continue
         for kernel in _mapping(one.value, problems):
-            if kernel.key not in KERNELS:
-                problems.add(kernel.at, f"unknown kernel {kernel.key!r}{near(kernel.key, KERNELS)}")
+            if kernel.key not in TUNED[one.key]:
+                problems.add(kernel.at, f"unknown kernel {kernel.key!r}{near(kernel.key, TUNED[one.key])}")
                 continue
-            found += [row for size in _mapping(kernel.value, problems) if (row := _row(one, kernel, size, problems))]
+            made = _limit if one.key == FASTER else _row
+            found += [row for size in _mapping(kernel.value, problems) if (row := made(one, kernel, size, problems))]
     return tuple(found)
 
 
@@ -157,24 +180,61 @@ def _mapping(value: Value | None, problems: Problems) -> list[Entry]:
 
 
 def _row(one: Entry, kernel: Entry, size: Entry, problems: Problems) -> Row | None:
-    if not re.fullmatch("[0-9]{1,3}", size.key) or not 1 <= int(size.key) <= LATENT:
-        problems.add(size.at, f"expected a head size from 1 to {LATENT}, got {size.key}")
+    if not _sized(size, problems):
         return None
-    tiles = [_tile(item, problems) for item in size.value.items()]
-    if not tiles:
-        problems.add(size.value.at, "expected a list of tiles, such as [[128, 64, 4, 2]]")
+    read_tile = _tile_on_hopper if one.key == HOPPER else _tile
+    tiles = [read_tile(item, kernel.key, problems) for item in size.value.items()]
+    if not tiles or (one.key == HOPPER and len(tiles) > 1):
+        some = "one tile, such as [[128, 128, 8, 2]]" if one.key == HOPPER else "tiles, such as [[128, 64, 4, 2]]"
+        problems.add(size.value.at, f"expected a list of {some}")
+        return None
     good = tuple(tile for tile in tiles if tile)
     return Row(one.key, kernel.key, int(size.key), good) if good and len(good) == len(tiles) else None
 
 
-def _tile(value: Value, problems: Problems) -> Tile | None:
+def _limit(one: Entry, kernel: Entry, size: Entry, problems: Problems) -> Limit | None:
+    if not _sized(size, problems):
+        return None
+    keys = size.value.data
+    if keys != NEVER and (type(keys) is not int or keys < 0):
+        problems.add(size.value.at, f"expected a number of keys, or {NEVER}")
+        return None
+    return Limit("faster", kernel.key, int(size.key), keys if isinstance(keys, int) else None)
+
+
+def _sized(size: Entry, problems: Problems) -> bool:
+    """True for a head size; problems tell of what is none."""
+    good = bool(re.fullmatch("[0-9]{1,3}", size.key)) and 1 <= int(size.key) <= LATENT
+    if not good:
+        problems.add(size.at, f"expected a head size from 1 to {LATENT}, got {size.key}")
+    return good
+
+
+def _tile(value: Value, _: str, problems: Problems) -> Tile | None:
     """A tile whose queries, keys and warps are powers of 2."""
-    numbers = [item.data for item in value.items()]
-    fits = len(numbers) == len(_LIMITS) and all(
-        type(n) is int and low <= n <= high and (i == 3 or n & (n - 1) == 0)
-        for i, (n, (low, high)) in enumerate(zip(numbers, _LIMITS, strict=False))
-    )
-    if not fits:
+    found = _numbers(value)
+    if not found or any(n & (n - 1) for n in found[:3]):
         problems.add(value.at, "expected [queries, keys, warps, stages], the first three powers of 2")
         return None
-    return Tile(*numbers)  # type: ignore[arg-type]
+    return found
+
+
+def _tile_on_hopper(value: Value, its: str, problems: Problems) -> Tile | None:
+    """A tile with four warps for each 64 rows of what programs own: queries, backward keys."""
+    found = _numbers(value)
+    own, other = (found[:2] if its == "forward" else found[1::-1]) if found else (0, 0)
+    if not found or own % 64 or found.num_warps * 16 != own or other & (other - 1):
+        side, across = ("queries", "keys") if its == "forward" else ("keys", "queries")
+        told = f"expected [queries, keys, warps, stages], four warps for each 64 {side}, {across} a power of 2"
+        problems.add(value.at, told)
+        return None
+    return found
+
+
+def _numbers(value: Value) -> Tile | None:
+    """The numbers of a tile, if they are within limits."""
+    numbers = [item.data for item in value.items()]
+    if len(numbers) != len(_LIMITS):
+        return None
+    fits = all(type(n) is int and low <= n <= high for n, (low, high) in zip(numbers, _LIMITS, strict=True))
+    return Tile(*numbers) if fits else None  # type: ignore[arg-type]

@@ -34,6 +34,11 @@ class Hopper:
         found = Backward(self.shared)
         return found if found.possible else None
 
+    @property
+    def launched(self) -> tuple[Kernel, ...]:
+        """All kernels, with what the host tells them."""
+        return (self.forward, *(self.backward.launched if self.backward else ()))
+
     def imports(self, kernels: Iterable[Kernel], *more: str) -> tuple[str, ...]:
         """What a file takes from kernels.py for its kernels and by itself."""
         found = names(*(line for kernel in kernels for blocks in kernel.blocks.values() for line in lines(blocks)))

@@ -1,0 +1,53 @@
+"""Which kernels a call takes on Hopper GPUs, and how many tiles those of each target visit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..language.spec import Spec
+from ..plan import plan
+from ..plan.plan import Plan
+from ..plan.tiles import Tile
+from .arrays import SKIPPED, Mask
+
+TITLE = "Kernels on Hopper GPUs, float16 and bfloat16"
+_PORTABLE = {"forward": ("forward",), "backward": ("backward_dq", "backward_dkv")}  # what makes a pass of them
+
+
+def text(spec: Spec, mask: Mask | None = None) -> str:
+    """The passes by head size, as `explain` prints them; of a mask also its tiles. Nothing without such kernels."""
+    rows = list(_rows(plan.build(spec), mask))
+    if not rows:
+        return ""
+    header = ("pass", "head sizes", "takes those of hopper", *(("here", "hopper visits", "portable") if mask else ()))
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    lines = ("   ".join(map(str.ljust, row, widths)).rstrip() for row in (header, *rows))
+    return "\n".join([TITLE, *(f"  {line}" for line in lines)]) + "\n"
+
+
+def _rows(planned: Plan, mask: Mask | None) -> Iterator[tuple[str, ...]]:
+    """For each pass and each range of head sizes the choice that a call makes."""
+    if planned.hopper is None:
+        return
+    passes = planned.tables.hopper if planned.hopper.backward else {"forward": planned.tables.hopper["forward"]}
+    for its, sizes in passes.items():
+        for size, tile in sizes.items():
+            keys = planned.tables.faster[its].get(size)
+            when = "if asked for" if keys is None else f"from {keys} keys on" if keys else "always"
+            row: tuple[str, ...] = (its, f"{size // 2 + 1} to {size}", when)
+            if mask:
+                here = "hopper" if keys is not None and mask.k_len >= keys else "portable"
+                row += (here, _count(mask, tile, owns_keys=its == "backward"), _portable(planned, mask, its, size))
+            yield row
+
+
+def _portable(planned: Plan, mask: Mask, its: str, size: int) -> str:
+    """The tiles that the portable kernels of a pass visit."""
+    table = planned.tables.half["sm_90"]
+    tiles = {name: next(table[name][wide][0] for wide in table[name] if size <= wide) for name in _PORTABLE[its]}
+    return " and ".join(_count(mask, tile, owns_keys=name == "backward_dkv") for name, tile in tiles.items())
+
+
+def _count(mask: Mask, tile: Tile, owns_keys: bool) -> str:
+    visits = mask.visits((tile.block_m, tile.block_n), owns_keys)
+    return f"{int((visits != SKIPPED).sum())} of {visits.size}, {tile.block_m} x {tile.block_n}"

@@ -1,0 +1,178 @@
+"""Measurements of contenders: what is kept of them, and the table that shows them."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from . import targets
+from .calls import Sizes
+
+OURS = "attnforge"
+PASSES = ("forward", "backward")
+_NO_GPU = "this needs a GPU that torch can use; `attnforge inspect` needs none"
+Pair = tuple[float | None, float | None]  # forward and backward
+
+
+@dataclass(frozen=True)
+class Row:
+    """Measurements of one contender; `note` gives the reason where there are none."""
+
+    name: str
+    forward_ms: float | None = None
+    backward_ms: float | None = None
+    forward_mib: float | None = None  # at the peak, beside inputs and outputs
+    both_mib: float | None = None
+    note: str = ""
+
+    @property
+    def took(self) -> Pair:
+        """Milliseconds forward and backward."""
+        return self.forward_ms, self.backward_ms
+
+
+@dataclass(frozen=True)
+class Result:
+    """All contenders in one call, ours first."""
+
+    variant: str
+    sizes: Sizes
+    pairs: int  # that are visible, over all heads
+    rows: tuple[Row, ...]
+    replayed: bool = False  # whether a CUDA graph held the calls, so that the host has no share in their times
+    kernels: dict[str, str] = field(default_factory=dict)  # the target of ours, by pass, where there are several
+    ceiling: Pair = (None, None)  # TFLOP/s of a large product, which had its turn beside each pass
+
+    def teraflops(self, row: Row) -> Pair:
+        """TFLOP/s forward and backward: of the products of the visible pairs, five backward for two forward."""
+        work = 2 * self.pairs * (self.sizes.head_dim + self.sizes.v_dim) / 1e9
+        forward, backward = (
+            None if ms is None else times * work / ms for ms, times in zip(row.took, (1, 2.5), strict=True)
+        )
+        return forward, backward
+
+    def shares(self, row: Row) -> Pair:
+        """The same in percent of the ceiling."""
+        forward, backward = (
+            None if rate is None or most is None else 100 * rate / most
+            for rate, most in zip(self.teraflops(row), self.ceiling, strict=True)
+        )
+        return forward, backward
+
+    def mark(self, name: str, its: str) -> str:
+        """A star where a call takes the kernels of a contender in a pass by itself."""
+        return "*" if self.kernels.get(its) == name else ""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The device and versions of a measurement."""
+
+    device: str
+    torch: str
+    triton: str
+
+    @staticmethod
+    def here() -> Machine:
+        """This one, if it has a GPU."""
+        if not _driver():
+            raise click.UsageError(_NO_GPU)
+        try:
+            import torch
+            import triton
+        except ImportError as missing:
+            raise click.UsageError(f"this needs {missing.name}: pip install {missing.name}") from None
+        if not torch.cuda.is_available():
+            raise click.UsageError(_NO_GPU)
+        return Machine(torch.cuda.get_device_name(), torch.__version__, triton.__version__)
+
+
+def _driver() -> bool:
+    """True if CUDA's driver or ROCm's is there: where neither is, no import of torch is needed to find no GPU."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return Path("/dev/kfd").exists()
+    return True
+
+
+_COLUMNS = ("forward ms", "TFLOP/s", "%", "x", "backward ms", "TFLOP/s", "%", "x", "MiB forward", "MiB both")
+
+
+def table(result: Result) -> Any:
+    """The measures of one call; `x` is the contender's time by ours."""
+    from rich.table import Table
+
+    made = Table(title=f"{result.variant}: {result.sizes.told}{', replayed' if result.replayed else ''}")
+    made.caption = _legend(result)
+    made.add_column("contender")
+    for column in _COLUMNS:
+        made.add_column(column, justify="right")
+    made.add_column("note")
+    ours = result.rows[0]
+    for row in result.rows:
+        cells = []
+        for its, ms, rate, share, best in zip(
+            PASSES, row.took, result.teraflops(row), result.shares(row), ours.took, strict=True
+        ):
+            ratio = None if ms is None or best is None else ms / best
+            figures = (cell(rate, ".0f"), cell(share, ".0f"), cell(ratio, ".2f"))
+            cells += [result.mark(row.name, its) + cell(ms, ".3f"), *figures]
+        note = row.note or (targets.told(result.kernels) if row is ours else "")
+        made.add_row(row.name, *cells, cell(row.forward_mib, ".1f"), cell(row.both_mib, ".1f"), note)
+    return made
+
+
+def _legend(result: Result) -> str | None:
+    """What stars and percents mean, where there are some."""
+    speeds = [f"{rate:.0f}" for rate in result.ceiling if rate is not None]
+    told = [f"%: of a large matrix product in the same turns, {' and '.join(speeds)} TFLOP/s"] if speeds else []
+    if any(result.mark(row.name, its) for row in result.rows for its in PASSES):
+        told.append("*: what a call takes")
+    return "; ".join(told) or None
+
+
+def summary(results: Sequence[Result]) -> str:
+    """The geometric mean over calls of the fastest peer's time by ours, for each pass; nothing without peers."""
+    told = []
+    for i, its in enumerate(PASSES):
+        ratios = []
+        for result in results:
+            ours, *others = ((row.name, row.took[i]) for row in result.rows)
+            peers = [ms for name, ms in others if ms is not None and name not in targets.TARGETS]
+            ratios += [min(peers) / ours[1]] if peers and ours[1] else []
+        if ratios:
+            told.append(f"{its} {statistics.geometric_mean(ratios):.2f} ({len(ratios)} call{'s' * (len(ratios) > 1)})")
+    return f"the fastest peer's time by ours, geometric mean: {', '.join(told)}" if told else ""
+
+
+def cell(value: float | None, style: str) -> str:
+    """A figure of a table; nothing where it was not measured."""
+    return "" if value is None else f"{value:{style}}"
+
+
+def document(machine: Machine, results: Sequence[Result]) -> str:
+    """The results as JSON."""
+    found = {"machine": dataclasses.asdict(machine), "results": [dataclasses.asdict(result) for result in results]}
+    return json.dumps(found, indent=1) + "\n"
+
+
+def read(text: str) -> tuple[Machine, list[Result]]:
+    """The results that a document holds."""
+    found = json.loads(text)
+    return Machine(**found["machine"]), [_result(**one) for one in found["results"]]
+
+
+def _result(
+    sizes: dict[str, Any], rows: Sequence[dict[str, Any]], ceiling: Sequence[float | None] = (None, None), **more: Any
+) -> Result:
+    forward, backward = ceiling
+    return Result(sizes=Sizes(**sizes), rows=tuple(Row(**row) for row in rows), ceiling=(forward, backward), **more)

@@ -1,0 +1,85 @@
+"""A suite fails on seeded faults in kernels for Hopper GPUs, each as it could be made by mistake."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+GENERATED = Path(__file__).parents[2] / "generated"
+hopper = torch.cuda.is_available() and torch.cuda.get_device_capability(0) == (9, 0)
+needs_hopper = pytest.mark.skipif(not hopper, reason="needs a Hopper GPU")
+
+# one case of causal attention, of several tiles each way, the last of which are short
+CASE = "test_values and d80 and not bfloat16 and not float32"
+PATIENCE = 180  # seconds for a suite that compiles first; a program that waits for what never comes takes more
+
+FORWARD, BACKWARD = "hopper.py", "hopper_backward.py"
+# fault: file, what stands there, what is put in its place
+FAULTS = {
+    "keys read before they have come": (
+        FORWARD, "mbarrier.wait(k_ready.index(stage), at // STAGES & 1)", "stage = stage"
+    ),
+    "values waited for in the phase before": (FORWARD, "(at - 1) // STAGES & 1)", "(at - 1) // STAGES & 1 ^ 1)"),
+    "values of the stage behind": (FORWARD, "(weights, matrix(v_buffer, before)", "(weights, matrix(v_buffer, stage)"),
+    "mixed tiles without their mask": (
+        FORWARD, 'tl.where(keep, score, float("-inf"))', "tl.where(keep, score, score)"
+    ),
+    "sums that are not rescaled": (FORWARD, "l *= gl.convert_layout(shrink,", "l *= gl.convert_layout(shrink * 0 + 1,"),
+    "the LSE in other units": (FORWARD, "m + tl.log2(l))", "m + tl.log(l))"),
+    "mixed tiles backward without their mask": (BACKWARD, "tl.where(keep, p, 0.0)", "tl.where(keep, p, p)"),
+    "dQ added up twice": (
+        BACKWARD, "    add_tile(dq_sum_desc, [place * 16, 0], shares.index(WORKER))\n",
+        "    add_tile(dq_sum_desc, [place * 16, 0], shares.index(WORKER))\n" * 2
+    ),
+    "dQ of the first worker's keys alone": (BACKWARD, "factors.index(turn * 2 + i)", "factors.index(turn * 2)"),
+    "dQ added to the tile of the other worker": (BACKWARD, "* (BLOCK_D // 64) + WORKER", "* (BLOCK_D // 64)"),
+    "delta with the other sign": (BACKWARD, "over_columns(-delta_buffer", "over_columns(delta_buffer"),
+    "the first worker's keys for both": (BACKWARD, "matrix(k_buffer, WORKER),", "matrix(k_buffer, 0),"),
+    "the gradient of the LSE dropped": (BACKWARD, "delta -= tl.load(dlse_ptr", "delta -= 0 * tl.load(dlse_ptr"),
+}  # fmt: skip
+ENDLESS = "values waited for in the phase before"
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_has_its_place(fault: str) -> None:
+    file, right, _ = FAULTS[fault]
+    assert right in (GENERATED / "causal" / file).read_text(), "bring this test up to date"
+
+
+def run(folder: Path) -> tuple[int | None, str]:
+    """The exit code of the case in a package's suite, by kernels for Hopper GPUs, and what it says; None: no end."""
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    options = ["-q", "-x", "-c", os.devnull, f"--rootdir={folder.parent}", "-p", "no:cacheprovider", "-k", CASE]
+    command = [sys.executable, "-m", "pytest", *options, str(folder / "test_causal.py")]
+    try:
+        done = subprocess.run(
+            command, env=env | {"ATTNFORGE_TARGET": "hopper"}, capture_output=True, text=True, timeout=PATIENCE
+        )
+    except subprocess.TimeoutExpired:
+        return None, ""
+    return done.returncode, done.stdout + done.stderr
+
+
+@needs_hopper
+@pytest.mark.parametrize("fault", ["", *FAULTS])
+def test_the_suite_fails_on(fault: str, tmp_path: Path) -> None:
+    package = tmp_path / "causal"
+    shutil.copytree(GENERATED / "causal", package, ignore=shutil.ignore_patterns("__pycache__"))
+    if fault:
+        file, right, wrong = FAULTS[fault]
+        text = (package / file).read_text()
+        (package / file).write_text(text.replace(right, wrong))
+    code, said = run(package)
+    if not fault:
+        assert code == 0 and "1 passed" in said, said[-2000:]
+    elif code is None:
+        assert fault == ENDLESS, "the suite has no end"
+    else:
+        # for the fault's own reason: an error, not a file that no longer runs
+        assert code == 1 and "AssertionError" in said, said[-2000:]

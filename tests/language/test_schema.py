@@ -27,7 +27,7 @@ GOOD = [
 ]
 BAD = [
     "windw: 4\n", "layout: ragged\n", "heads: 4\n", "rope: {layout: half, dims: 7}\n", "rope: {dims: 8}\n",
-    "mask: causal\n", "targets: [hopper]\n", "algorithm: flash3\n", "score: [alibi]\ndomain: 1\n", "description: [a]\n",
+    "mask: causal\n", "algorithm: flash3\n", "score: [alibi]\ndomain: 1\n", "description: [a]\n",
     "inputs:\n  a: {axes: [row]}\n", "inputs:\n  a: {axes: [0]}\n", "inputs:\n  a: {dtype: int}\n",
     "inputs:\n  a: {axes: [], dtype: half}\n", "inputs:\n  a: {axes: [], gradient: true}\n",
     "inputs:\n  A: {axes: []}\n",

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import unformatted
 
 from attnforge.render import header, render
 
@@ -45,3 +46,14 @@ def test_launches_are_short_and_leave_tiles_and_triton_to_others(package: Path) 
         "import torch",
         "from . import runtime, kernels, tiles  # runtime first: it says what a missing triton means",
     ]
+
+
+def test_a_spec_may_leave_out_kernels_for_hopper_gpus(tmp_path: Path) -> None:
+    path = tmp_path / "some.yaml"
+    files = {}
+    for targets in ("", "targets: [portable]", "targets: [hopper, portable]"):
+        path.write_text(f"name: some\nmask: [causal]\n{targets}\n")
+        files[targets] = set(unformatted.package(path)[1].files)
+    every, portable, both = files.values()
+    assert every == both
+    assert every - portable == {"hopper.py", "hopper_backward.py", "hopper_launch.py"}

@@ -8,7 +8,8 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-TARGETS = ("portable", "hopper")
+from ..language.spec import TARGETS as TARGETS
+
 _VARIABLE = "ATTNFORGE_TARGET"
 # what a launch cache calls the kernels of a pass: those for Hopper GPUs make all gradients in one go
 _PASSES = {"forward": "forward", "backward_dq": "backward", "backward": "backward"}

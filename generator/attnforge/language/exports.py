@@ -22,6 +22,7 @@ _OF_DECODING = frozenset(
         "seq_lens",
         "page_table",
         "slot_mapping",
+        "split_size",
         "workspace",
         "out",
         "k_scale",

@@ -158,8 +158,11 @@ class SpecModel(_Model):
     inputs: dict[Word, InputModel] = Field(
         {}, description="Extra tensors and numbers that the inline expressions of this file read."
     )
-    targets: list[Literal["portable"]] = Field(
-        ["portable"], min_length=1, description="Which kernels to render; only the portable ones are there so far."
+    targets: list[Literal["portable", "hopper"]] = Field(
+        ["portable", "hopper"],
+        min_length=1,
+        description="Which kernels to render: `portable` ones for any GPU, and those for Hopper GPUs beside them, as "
+        "far as a variant has any.",
     )
     exports: list[Literal["decode", "transformers", "module"]] = Field(
         [],

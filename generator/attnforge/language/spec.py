@@ -27,6 +27,7 @@ from .terms import Library, Term
 __all__ = ["MaskTerm", "Rope", "ScoreTerm", "Spec", "load"]
 
 MOST_TERMS = 50
+TARGETS = ("portable", "hopper")
 KEYS = (
     *("name", "group", "description", "citation", "layout", "heads", "rope", "mask", "score", "domain", "sink"),
     *("dropout", "algorithm", "inputs", "targets", "exports", "latent"),
@@ -72,6 +73,7 @@ class Spec:
     layers: LayerTerms = ALL_KEYS  # what it says in the words of a model's layers
     exports: tuple[str, ...] = ()  # further files of the package
     latent: bool = False  # whether q and k may have 64 columns more than a tile
+    targets: tuple[str, ...] = TARGETS  # what kernels there are for
     text: str = ""  # the canonical text of the spec and its terms, for the content hash
 
 
@@ -141,7 +143,6 @@ class _Loader:
             learned = [n for n, k in self.keywords.items() if isinstance(k.meaning, Input) and k.meaning.grad]
             lost_gradients.check(self.scored, learned, self.problems)
         fields.text("group")
-        self._targets(fields.get("targets"))
         if packed:
             self._cut(fields.found["layout"].at)
         self._unread(fields)
@@ -172,6 +173,7 @@ class _Loader:
             said,
             wanted,
             wide,
+            self._targets(fields.get("targets")),
             json.dumps(plain, sort_keys=True, ensure_ascii=False),
         )
 
@@ -230,18 +232,25 @@ class _Loader:
             )
         return found
 
-    def _targets(self, value: Value | None) -> None:
+    def _targets(self, value: Value | None) -> tuple[str, ...]:
         if value is None:
-            return
+            return TARGETS
         if value.mapping or not isinstance(value.data, list) or not value.data:
             self.problems.add(value.at, f"targets: expected a list such as [portable], got {value.raw or value.kind}")
-            return
+            return TARGETS
+        found: list[str] = []
         for item in value.items():
-            if item.data == "hopper":
-                self.problems.add(item.at, "the target hopper is not supported yet")
-            elif item.data != "portable":
+            if item.data in found:
+                self.problems.add(item.at, f"{item.data} stands twice")
+            elif item.data in TARGETS:
+                found.append(str(item.data))
+            else:
                 word = item.raw or item.kind
-                self.problems.add(item.at, f"unknown target {word!r}{near(word, ('portable', 'hopper'))}")
+                self.problems.add(item.at, f"unknown target {word!r}{near(word, TARGETS)}")
+        if found == ["hopper"]:
+            why = "what these kernels do not run, portable ones do: [portable, hopper]"
+            self.problems.add(value.at, f"targets: {why}")
+        return tuple(found)
 
     # -- terms ---------------------------------------------------------------------------------------------------
 

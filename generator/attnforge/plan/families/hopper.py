@@ -48,10 +48,14 @@ class Hopper:
 def build(p: SharedParameters, known: frozenset[str]) -> Hopper | None:
     """The Hopper kernels of a variant, if it has any; `known` is what kernels.py defines.
 
-    Not yet where weights are dropped, where heads are wider than 512, and where tiles are told apart one by one.
+    Not where the spec leaves them out; not yet where weights are dropped, where heads are wider than 512, and where
+    tiles are told apart one by one.
     """
     states = p.analysis.key_states
-    if p.spec.dropout or p.spec.latent or not p.spec.algorithm.backward or (states and not states.ranged):
+    spec = p.spec
+    if "hopper" not in spec.targets or spec.dropout or spec.latent or not spec.algorithm.backward:
+        return None
+    if states and not states.ranged:
         return None
     functions = jitted("hopper/packed", "clear_rows", "clear_behind") if p.storage.cut else ()
     return Hopper(p, functions, known)

@@ -129,6 +129,16 @@ class Plan:
         rendered = (walk for side, walk in walks.items() if side in self.spec.algorithm.walks)
         return tuple(walk for walk in rendered if walk.plain is not None)
 
+    @property
+    def folds_by_tile(self) -> bool:
+        """Whether a row's bits hang on where its tile begins.
+
+        Differences of running sums are taken from a tile's first row; tiles that are looked at one by one are visited
+        with those that need a mask first.
+        """
+        one_by_one = self.key_states is not None and not self.key_states.ranged
+        return one_by_one or any(given.scan for given in self.spec.inputs)
+
     # -- the host ------------------------------------------------------------------------------------------------
 
     @property

@@ -70,7 +70,7 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    """A small transformer over tokens (T,), of as many sequences as `attend` takes them for."""
+    """The likeliest next token behind each of some (T,), which are of as many sequences as `attend` takes them for."""
 
     def __init__(self, layers: int, heads: int, kv_heads: int, width: int) -> None:
         super().__init__()

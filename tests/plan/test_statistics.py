@@ -14,6 +14,7 @@ import torch
 import unformatted
 
 from attnforge.language import spec
+from attnforge.render import render as renderer
 from attnforge.source import resources
 
 pytestmark = pytest.mark.slow
@@ -165,3 +166,10 @@ def test_calls_without_them_run_what_they_ran(tmp_path: Path) -> None:
     for name in ("kernels.py", "launch.py", "hopper.py", "runtime.py", "arguments.py"):
         one, other = (x[name].partition('"""')[2] for x in (plain, measuring))
         assert one == other, name
+
+
+def test_modules_for_other_libraries_have_neither(tmp_path: Path) -> None:
+    path = tmp_path / "some.yaml"
+    path.write_text("name: some\nmask: [causal]\nexports: [statistics]\n")
+    text = renderer.export(spec.load(path, terms=resources.terms_for(path)), "flex")
+    assert "return_lse" in text and "return_max_logit" not in text

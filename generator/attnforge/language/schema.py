@@ -169,7 +169,7 @@ class SpecModel(_Model):
         "variant with models of that library; not with an earlier `algorithm`, `rope` other than `{layout: half}`, or "
         "terms that read `q` in a spec that is not causal. `module`: `module.py`, a layer with projections, norms, "
         "angles and a cache; not with `latent` or an earlier `algorithm`. `statistics`: `statistics.py`, with which "
-        "`attention` returns the largest logit of each head and what each key gets of the weights, where a call asks for "
+        "`attention` returns the largest logit of each head and what each key gets of the weights, if a call asks for "
         "them; not with an earlier `algorithm`.",
     )
 

@@ -135,6 +135,7 @@ def test_templates_stay_small(path: Path) -> None:
 KERNEL_TEMPLATES = [
     path for folder in ("portable", "early", "macros") for path in sorted((ROOT / "templates" / folder).glob("*.jinja"))
 ] + [ROOT / "templates" / "decode" / f"{name}.jinja" for name in ("append", "functions", "join", "kernels.py", "split")]
+KERNEL_TEMPLATES.append(ROOT / "templates" / "statistics" / "measure.jinja")
 
 
 @pytest.mark.parametrize("path", KERNEL_TEMPLATES, ids=lambda p: f"{p.parent.name}/{p.name}")

@@ -64,6 +64,16 @@ def test_scores_tell_of_caps_biases_and_positions(tmp_path: Path) -> None:
     [
         ("exports: decode", "2:10", "exports: expected a list such as [decode], got decode"),
         ("exports: []", "2:10", "exports: expected a list such as [decode]"),
+        (
+            "algorithm: flash1\nexports: [statistics]",
+            "3:11",
+            "statistics: the algorithm flash1 has the forward pass alone",
+        ),
+        (
+            "exports: [statistics]\nscore: [expr: score * return_key_sums]\ninputs: {return_key_sums: {axes: [head]}}",
+            "2:11",
+            "statistics: 'return_key_sums' is a keyword that attention has then",
+        ),
         ("exports: [decoding]", "2:11", "unknown export 'decoding' (did you mean 'decode'?)"),
         ("exports: [decode, decode]", "2:19", "decode stands twice"),
         ("dropout: true\nexports: [decode]", "3:11", "decode: dropout is for training"),

@@ -128,20 +128,34 @@ def test_without_triton_all_but_the_kernels_works(place: Path) -> None:
     code = f"""
 import sys
 sys.modules["triton"] = None
-import attnforge, torch, unformatted
+import attnforge, importlib, torch, unformatted
 with unformatted.as_printed():
-    near = attnforge.build({TEXT!r})
+    near = attnforge.build({TEXT + "exports: [decode, statistics]"!r})
 x = torch.ones(1, 3, 1, 16)
 assert torch.equal(near.reference(x, x, x), x)
-near.attention(x, x, x)
+decode = importlib.import_module(near.__name__ + ".decode")
+calls = [
+    lambda: near.attention(x, x, x, return_max_logit=True),
+    lambda: decode.attend_with_cache(x, x, x, torch.tensor([3], dtype=torch.int32)),
+    lambda: decode.append(x, x, x.clone(), x.clone(), torch.tensor([[0, 1, 2]])),
+    *(lambda name=name: importlib.import_module(near.__name__ + name) for name in (".decode_launch", ".statistics")),
+    lambda: near.attention(x, x, x),
+]
+for call in calls:
+    try:
+        call()
+    except ModuleNotFoundError as error:
+        print("ModuleNotFoundError:", error)
 """
     path = os.pathsep.join(map(str, (Path(attnforge.__file__).parents[1], TESTS)))
     env = os.environ | {"PYTHONPATH": path, devices.INTERPRETER: "1"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
-    assert done.stderr.splitlines()[-1] == (
+    assert done.returncode == 0, done.stderr
+    told = (
         "ModuleNotFoundError: attention needs triton, which PyTorch brings along on Linux; "
         "`reference` runs without it, on any system"
     )
+    assert done.stdout.splitlines() == [told] * 6
 
 
 @pytest.mark.parametrize(

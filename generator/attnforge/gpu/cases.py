@@ -51,6 +51,9 @@ class Cases(NamedTuple):
         """Launches of each kernel with the tiles of an architecture, the best first; the last takes least room."""
         table = self.planned.tables.of(arch, self.dtype)
         found = [[self.case(x, tile) for tile in self.tiles(x, table)] for x in self.planned.kernels.all]
+        if statistics := self.planned.statistics:
+            kernel = statistics.kernel
+            found.append([self._launch("statistics", kernel, tile) for tile in self.tiles(kernel, table)])
         if arch.removesuffix("a") == "sm_90":
             for name, tiles_of in self.planned.tables.hopper.items():
                 if tile := tiles_of.get(self.columns):
@@ -118,7 +121,9 @@ def written(planned: Plan, folder: Path, head_dim: int, dtype: str) -> Cases:
     """The kernels of a package that stands in the folder."""
     sys.path.insert(0, str(folder))
     try:
-        files = ("kernels", *render.hopper_files(planned), *(("decode_kernels",) if planned.decode else ()))
+        files = ["kernels", *render.hopper_files(planned)]
+        files += ["decode_kernels"] if planned.decode else []
+        files += ["statistics"] if planned.statistics else []
         modules = {file: importlib.import_module(f"generated.{planned.spec.name}.{file}") for file in files}
     finally:
         sys.path.remove(str(folder))

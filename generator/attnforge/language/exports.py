@@ -75,6 +75,8 @@ _OF_MODULES = frozenset(
 _OF_CONSTRUCTORS = frozenset(
     ("bias", "device", "dtype", "hidden_size", "made", "max_positions", "norm_eps", "output_gate", "qk_norm")
 )
+# keywords of `attention` beside its own
+_OF_STATISTICS = frozenset(("return_max_logit", "return_key_sums"))
 # in the name of an attention function they switch on other code of transformers
 LOADED_WORDS = ("flash", "sdpa", "flex")
 
@@ -175,8 +177,17 @@ def _made(given: Input) -> bool:
     return given.grad and given.default is None
 
 
+def _no_statistics(spec: Candidate) -> Iterator[str]:
+    """Why attention cannot measure what a spec's weights are."""
+    for name in sorted(_OF_STATISTICS.intersection(spec.keywords)):
+        yield f"{name!r} is a keyword that attention has then; call the input otherwise"
+    if not spec.algorithm.backward:
+        yield f"the algorithm {spec.algorithm.name} has the forward pass alone; leave algorithm out"
+
+
 EXPORTS: dict[str, Callable[[Candidate], Iterator[str]]] = {
     "decode": _no_decoding,
     "transformers": _no_layers,
     "module": _no_module,
+    "statistics": _no_statistics,
 }

@@ -164,14 +164,16 @@ class SpecModel(_Model):
         description="Which kernels to render: `portable` ones for any GPU, and those for Hopper GPUs beside them, as "
         "far as a variant has any.",
     )
-    exports: list[Literal["decode", "transformers", "module"]] = Field(
+    exports: list[Literal["decode", "transformers", "module", "statistics"]] = Field(
         [],
         min_length=1,
         description="Further files of the package. `decode`: `decode.py`, which attends to dense and paged caches; not "
         "with `dropout`, `scan` or an earlier `algorithm`. `transformers`: `transformers.py`, which registers the "
         "variant with models of that library; not with an earlier `algorithm`, `rope` other than `{layout: half}`, or "
         "terms that read `q` in a spec that is not causal. `module`: `module.py`, a layer with projections, norms, "
-        "angles and a cache; not with `latent` or an earlier `algorithm`.",
+        "angles and a cache; not with `latent` or an earlier `algorithm`. `statistics`: `statistics.py`, with which "
+        "`attention` returns the largest logit of each head and what each key gets of the weights, if a call asks for "
+        "them; not with an earlier `algorithm`.",
     )
 
 

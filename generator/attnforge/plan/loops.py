@@ -102,10 +102,15 @@ class Loops:
 
     @property
     def _apart(self) -> tuple[Block, ...]:
-        """Mixed tiles in a loop of their own."""
-        full = self._loop("full_first", "full_last", mixed="False", tail="False")
+        """Mixed tiles in loops of their own; backwards, whichever are mixed, keys are summed up in one order."""
+        # where all keys are seen, no row's own tile decides on which of them need a mask
+        loop = self._loop_back if self.backwards and not self.tiles.whole else self._loop
+        after = loop("full_last", "last", mixed="True", tail="True")
+        full = loop("full_first", "full_last", mixed="False", tail="False")
         if not self.tiles.left:
-            return (self._loop("full_last", "last", mixed="True", tail="True"), full)
+            return (after, full)
+        if self.backwards:
+            return (after, full, loop("first", "full_first", mixed="True", tail="True"))
         tile = f"tl.where(i < left, first + i, full_last + i - left) * {self.tiles.block}"
         body = (Statement(self.start, tile), self.step("True", "True"))
         count = Statement("left", "full_first - first")
@@ -114,6 +119,11 @@ class Loops:
     def _loop(self, begin: str, end: str, stages: int | None = None, *, mixed: str, tail: str) -> Loop:
         body = (Statement(self.start, f"i * {self.tiles.block}"), self.step(mixed, tail))
         return Loop("i", begin, end, body, stages or self.stages)
+
+    def _loop_back(self, begin: str, end: str, *, mixed: str, tail: str) -> Loop:
+        # counted otherwise, such as by steps of -1, it has the assembler serialize products
+        body = (Statement(self.start, f"({end} - 1 - i) * {self.tiles.block}"), self.step(mixed, tail))
+        return Loop("i", "0", f"{end} - {begin}", body, self.stages)
 
     def _by_state(self, states: TileStates) -> tuple[Block, ...]:
         """Visits the tiles that the call's own tensors leave, a page of 32 words of 32 tiles at a time."""

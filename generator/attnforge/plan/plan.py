@@ -12,9 +12,10 @@ from . import arguments, common_values, positions, rotation, running_sums, secti
 from .analysis import Analysis, analyse
 from .arguments import Argument
 from .common_values import CommonValues
-from .families import decode, hopper
+from .families import decode, hopper, statistics
 from .families.decode import Decode
 from .families.hopper import Hopper
+from .families.statistics import Statistics
 from .kernel_terms import KernelTerms, Sum
 from .layout import reduced, scan_view
 from .names_in_code import in_code
@@ -66,6 +67,7 @@ class Plan:
     tables: tiles.Tables
     hopper: Hopper | None  # the kernels for Hopper GPUs, where there are any
     decode: Decode | None  # those of decoding, where the spec asks for them
+    statistics: Statistics | None  # likewise that of further results
 
     rotation = rotation
     positions = positions
@@ -126,6 +128,16 @@ class Plan:
         walks = {"k": self.analysis.keys, "q": self.analysis.queries}
         rendered = (walk for side, walk in walks.items() if side in self.spec.algorithm.walks)
         return tuple(walk for walk in rendered if walk.plain is not None)
+
+    @property
+    def folds_by_tile(self) -> bool:
+        """Whether a row's bits hang on where its tile begins.
+
+        Differences of running sums are taken from a tile's first row; tiles that are looked at one by one are visited
+        with those that need a mask first.
+        """
+        one_by_one = self.key_states is not None and not self.key_states.ranged
+        return one_by_one or any(given.scan for given in self.spec.inputs)
 
     # -- the host ------------------------------------------------------------------------------------------------
 
@@ -285,7 +297,8 @@ def build(spec: Spec) -> Plan:
 
     def also(table: tiles.Table) -> tiles.Table:
         kept = table if spec.algorithm.backward else {"forward": table["forward"]}
-        return kept | {pair.kernel.name: table["backward_dkv"] for pair in kernels.pairs}
+        beside = [pair.kernel.name for pair in kernels.pairs] + (["measure"] if "statistics" in spec.exports else [])
+        return kept | dict.fromkeys(beside, table["backward_dkv"])
 
     written = sections.build(kernels, frozenset(helpers), tuple(x for x in spec.inputs if x.default))
     names = frozenset(function.defines for section in written for function in section.functions) | {"LOG2E", "GRAIN"}
@@ -298,4 +311,5 @@ def build(spec: Spec) -> Plan:
         given._replace(half={arch: also(table) for arch, table in given.half.items()}, single=also(given.single)),
         hopper.build(kernels, names),
         decode.build(spec, taken, names),
+        statistics.build(spec, names),
     )

@@ -116,7 +116,12 @@ class Dense:
 
     def head_tokens(self, given: Input) -> str:
         """Text of the first of a head's tokens in an input's gradient."""
-        return "(b.to(tl.int64) * Hq + h) * k_total" + ("" if given.scan else " + k_offset")
+        return "(b.to(tl.int64) * Hq + h) * k_total" if given.scan else self.head_keys
+
+    @property
+    def head_keys(self) -> str:
+        """Text of the first of a head's keys in what has a value for each key and query head."""
+        return "(b.to(tl.int64) * Hq + h) * k_total + k_offset"
 
     @property
     def head_queries(self) -> str:
@@ -257,8 +262,12 @@ class Packed:
 
     def head_tokens(self, given: Input) -> str:
         """Text of the first of a head's tokens in an input's gradient."""
-        rows, first = ("k_rows", "k_aligned") if given.scan else ("k_total", "k_offset")
-        return f"tl.cast(h, tl.int64) * {rows} + {first}"
+        return "tl.cast(h, tl.int64) * k_rows + k_aligned" if given.scan else self.head_keys
+
+    @property
+    def head_keys(self) -> str:
+        """Text of the first of a head's keys in what has a value for each key and query head."""
+        return "tl.cast(h, tl.int64) * k_total + k_offset"
 
     @property
     def head_queries(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import functools
 import hashlib
 import os
@@ -34,6 +35,7 @@ _DECODING = {
     "decode_launch.py": "decode/launch.py.jinja",
     "decode_kernels.py": "decode/kernels.py.jinja",
 }
+_MEASURING = {"statistics.py": "statistics/statistics.py.jinja"}
 _LAYERS = {"transformers.py": "transformers/transformers.py.jinja"}
 _MODULE = {"module.py": "module/module.py.jinja"}
 
@@ -55,6 +57,7 @@ def render(spec: Spec) -> dict[str, str]:
     values = _values(spec)
     files = _FILES | {f"{name}.py": f"hopper/{name}.py.jinja" for name in hopper_files(values["plan"])}
     files |= _DECODING if values["plan"].decode else {}
+    files |= _MEASURING if values["plan"].statistics else {}
     files |= _LAYERS if values["transformers"] else {}
     files |= _MODULE if values["module"] else {}
     own = {name.format(name=spec.name): _file(template, values) for name, template in files.items()}
@@ -138,7 +141,7 @@ def signature(planned: plan.Plan) -> str:
 
 def export(spec: Spec, to: str) -> str:
     """A module with the variant of a spec for another library; `to` names it. Raises flex.Inexpressible."""
-    planned = plan.build(spec)
+    planned = dataclasses.replace(plan.build(spec), statistics=None)  # other libraries have none
     texts = reference.build(spec, planned.arguments)
     values = {"plan": planned, "oracle": texts, "flex": flex.build(spec, planned.arguments, texts.guarded)}
     return _python(f"export/{to}.py.jinja", values)

@@ -1,0 +1,115 @@
+"""What some methods want to know of attention beside its result: the largest logit, and the weight that keys get."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from ...language.spec import Spec
+from .. import latent, programs
+from ..analysis import Analysis, analyse
+from ..common_values import CommonValues
+from ..kernel_terms import KernelTerms
+from ..loops import Loops
+from ..parameters import Kernel, Parameter, Step
+from ..shared_parameters import TILED, SharedParameters
+from ..statements import Statement, lines, names, needed, reads
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """The kernel that measures both, for those who print it."""
+
+    shared: SharedParameters
+    known: frozenset[str]  # what kernels.py defines
+
+    common = CommonValues()  # with other kernels
+
+    @property
+    def analysis(self) -> Analysis:
+        """The spec, worked out."""
+        return self.shared.analysis
+
+    @property
+    def terms(self) -> KernelTerms:
+        """The spec's terms: programs own keys."""
+        return self.analysis.by_key
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """What the file takes from kernels.py."""
+        found = names(*(line for block in self.kernel.blocks.values() for line in lines(block)))
+        return tuple(sorted(found & self.known | {"LOG2E", "load_rows"}))
+
+    @cached_property
+    def _step(self) -> Step:
+        """The function that looks at one tile of queries."""
+        a, terms = self.analysis, self.terms
+        own = ("k_tile", *latent.names(a, "k_rest"))
+        walked = ("q_desc", *latent.names(a, "q_rest_desc"), "lse_desc", "row_base")
+        step = self.shared.step("measure_tile", terms, ("largest", "mass"), own, walked, reads(terms.score))
+        constants = (name for name in step.constants if name != "BLOCK_DV")
+        return replace(step, constants=(*constants, "MAKES"))
+
+    @cached_property
+    def kernel(self) -> Kernel:
+        """One tile of keys of one query head, over the queries that see it."""
+        p, a, terms, step = self.shared, self.analysis, self.terms, self._step
+        loops = Loops(a.queries, a.query_states, step.call, a.joined, step.tails, terms.narrowed, tail_stages=1)
+        scored, masked = (*terms.loads("step"), *terms.score), (*terms.loads("mask"), *terms.keep)
+        visit = (
+            Statement("row_base", p.storage.head_rows),
+            *terms.loads("head"),
+            *step.packed,
+            *loops.blocks,
+        )
+        scanned = any(given.scan for given in p.spec.inputs)
+        return Kernel(
+            "measure",
+            (
+                *p.operands("q_desc", "k_desc"),
+                *p.vectors("lse"),
+                Parameter("largest_ptr", "*fp32", "parts", written=True),
+                Parameter("key_sums_ptr", "*fp32", "key_sums", written=True),
+                *p.sizes(),
+                *p.storage.aligned(),
+                *p.given(terms),
+                *p.skipped("k"),
+                *p.constants("GROUP", *(name for name in TILED if name != "BLOCK_DV")),
+                p.axis("k"),
+                *p.constants("MAKES"),
+            ),
+            "statistics/measure.jinja",
+            f"runtime.grid({p.storage.sequences} * q.shape[-2], {p.parted('k')}, q)",
+            step,
+            {
+                "step_rows": (
+                    *step.unpacked,
+                    *needed(programs.rows(a, "q"), {"row"} | reads((*scored, *masked))),
+                ),
+                "step_loads": programs.tile(a, "q", "q", "BLOCK_D"),
+                "tail": programs.tail_cleared(a, "q", "q_tile"),
+                "scored": (*latent.scored(a, "k", programs.tail_cleared(a, "q", "q_rest")), *scored),
+                "masked": masked,
+                "enter": (
+                    Statement("tile", "tl.program_id(TILE_AXIS)"),
+                    Statement("b, h", "batch_and_head(Hq, TILE_AXIS)"),
+                    *a.key_head,
+                    Statement("k_start", "tile * BLOCK_N"),
+                    *p.storage.found("qk" if scanned else "q"),
+                    *programs.beyond(a, "k"),
+                    *programs.opened(a, terms, "k", {"k_pos"} | reads(visit)),
+                ),
+                "begin": (*programs.tile(a, "k", "k", "BLOCK_D"), *latent.opened(a, "k")),
+                "visit": visit,
+            },
+            {"head_keys": p.storage.head_keys},
+        )
+
+
+def build(spec: Spec, known: Iterable[str]) -> Statistics | None:
+    """The kernel of a variant that asks for it, before dropout; `known` is what kernels.py defines."""
+    if "statistics" not in spec.exports:
+        return None
+    return Statistics(SharedParameters(analyse(replace(spec, dropout=False))), frozenset(known))

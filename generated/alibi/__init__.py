@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a79664bee8027838
-#   text hash     2abd6fc6e784ba85
+#   content hash  171691d64d9ac800
+#   text hash     bf5697be82318798
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a79664bee8027838
-#   text hash     1bc351ae1fe9381a
+#   content hash  171691d64d9ac800
+#   text hash     144ed6733fc532dd
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a79664bee8027838
-#   text hash     63f6c66e4ab0bb6f
+#   content hash  171691d64d9ac800
+#   text hash     ab79bed403986caf
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1efbae3a9105716b
-#   text hash     27638a428273cc1e
+#   content hash  451891258d0fde7d
+#   text hash     19ef7a723aba2beb
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

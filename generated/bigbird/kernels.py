@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1efbae3a9105716b
-#   text hash     c42adf1b59d4922c
+#   content hash  451891258d0fde7d
+#   text hash     f718fa5b1a3cb653
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1efbae3a9105716b
-#   text hash     b881371f08858bf9
+#   content hash  451891258d0fde7d
+#   text hash     1020037892871c22
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

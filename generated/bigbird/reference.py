@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1efbae3a9105716b
-#   text hash     c356f95176d2b2e8
+#   content hash  451891258d0fde7d
+#   text hash     fdf4621f561072e5
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1efbae3a9105716b
-#   text hash     2ede025691c9ef90
+#   content hash  451891258d0fde7d
+#   text hash     40aff72c65697054
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

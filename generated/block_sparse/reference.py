@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3b723ec9a021e6f2
-#   text hash     a5820660322034eb
+#   content hash  3fdcd87e07e9d4a2
+#   text hash     ff18b180676be59b
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

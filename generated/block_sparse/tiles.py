@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3b723ec9a021e6f2
-#   text hash     ca2d4386f6050dcb
+#   content hash  3fdcd87e07e9d4a2
+#   text hash     4bcbe254f04c6a3d
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a512fc91e5c5f2ec
-#   text hash     ae8586a6b6b79eeb
+#   content hash  bd0654072152dbe0
+#   text hash     4f36b7d6027f50e8
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a512fc91e5c5f2ec
-#   text hash     4616776becb47fe6
+#   content hash  bd0654072152dbe0
+#   text hash     5c95fb4f6c125a8f
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

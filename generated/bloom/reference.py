@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a512fc91e5c5f2ec
-#   text hash     9f471d3343c13c04
+#   content hash  bd0654072152dbe0
+#   text hash     6f5893e735a8865c
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a512fc91e5c5f2ec
-#   text hash     1f416899f4e21eeb
+#   content hash  bd0654072152dbe0
+#   text hash     4b69decff1d613bc
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  72a7dae768c9a37d
-#   text hash     2b2f9a7349a60577
+#   content hash  2e963eb906f9103f
+#   text hash     f8e147bb20be873f
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  72a7dae768c9a37d
-#   text hash     55b3e7669508a78d
+#   content hash  2e963eb906f9103f
+#   text hash     7086072dd154426b
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

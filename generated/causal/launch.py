@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  72a7dae768c9a37d
-#   text hash     fa00323e54c517ef
+#   content hash  2e963eb906f9103f
+#   text hash     e620e5d1fff71746
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

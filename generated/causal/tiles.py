@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  72a7dae768c9a37d
-#   text hash     17d55308202fd18f
+#   content hash  2e963eb906f9103f
+#   text hash     bebfee99aaa5a3dc
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  72a7dae768c9a37d
-#   text hash     a0190b88a1e0cf56
+#   content hash  2e963eb906f9103f
+#   text hash     0d68fdb444d48222
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2dfa6a4fd8c7242a
-#   text hash     cc92d9f258977648
+#   content hash  005a3fa8094292ee
+#   text hash     73c112072d0fa1bf
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2dfa6a4fd8c7242a
-#   text hash     e0991f131eb127bc
+#   content hash  005a3fa8094292ee
+#   text hash     98e8f27bdd229d1e
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2dfa6a4fd8c7242a
-#   text hash     ca8fdb18a1b60cb2
+#   content hash  005a3fa8094292ee
+#   text hash     3ea39231a8c5048a
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

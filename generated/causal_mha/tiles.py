@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2dfa6a4fd8c7242a
-#   text hash     a42560e65bb8dc1e
+#   content hash  005a3fa8094292ee
+#   text hash     df5f43e90c06cc91
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2dfa6a4fd8c7242a
-#   text hash     dd0b2db81833e42f
+#   content hash  005a3fa8094292ee
+#   text hash     417f7a69e7b997f9
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

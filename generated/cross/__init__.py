@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3a19a2d5716b7b85
-#   text hash     6a9e3f124914a3b3
+#   content hash  3b599df900926c08
+#   text hash     bd990744c8b7a183
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3a19a2d5716b7b85
-#   text hash     11ba9c7a5ee452d9
+#   content hash  3b599df900926c08
+#   text hash     27df6c33c07f46af
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

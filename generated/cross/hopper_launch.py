@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3a19a2d5716b7b85
-#   text hash     33a9b99517ba4564
+#   content hash  3b599df900926c08
+#   text hash     5ccbdfff2cc047f2
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3a19a2d5716b7b85
-#   text hash     dfbc8347e17ddb15
+#   content hash  3b599df900926c08
+#   text hash     691a1f606e2f2c25
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3a19a2d5716b7b85
-#   text hash     816b11822d0bd21a
+#   content hash  3b599df900926c08
+#   text hash     3cef26b21678619c
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3a19a2d5716b7b85
-#   text hash     86c1faf43c8ab1a6
+#   content hash  3b599df900926c08
+#   text hash     6978b4a75912e064
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

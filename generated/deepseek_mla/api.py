@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  30d2d655ddd956dc
-#   text hash     ce68f5c1e8dbcb8b
+#   content hash  66e98fa31e15757d
+#   text hash     772d8ba2153c3f64
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -25,6 +25,8 @@ def attention(
     q_start: torch.Tensor | int | None = None,
     scale: float | None = None,
     return_lse: bool = False,
+    return_max_logit: bool = False,
+    return_key_sums: bool = False,
 ):
     """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 
@@ -36,6 +38,10 @@ def attention(
         key's position are padding then, and give 0. If None, the last query lines up with the last key
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)
+    return_max_logit: whether to return, behind those, float32 (Hq,): the largest score that the softmax sees of each head
+        where the mask shows it; -inf where it shows nothing. No gradient
+    return_key_sums: whether to return at last, float32 (B, Hq, Tk), what each key gets of the softmax, summed over
+        the queries. No gradient
     """
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = arguments.cast(q), arguments.cast(k), arguments.cast(v)
@@ -52,5 +58,10 @@ def attention(
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 
+    if return_max_logit or return_key_sums:
+        from . import statistics
+
+        out, lse, *measured = statistics.attend(q, k, v, entries, scale, return_max_logit, return_key_sums)
+        return (out, *([launch.natural(lse)] if return_lse else []), *measured)
     out, lse = launch.attend(q, k, v, entries, scale)
     return (out, launch.natural(lse)) if return_lse else out

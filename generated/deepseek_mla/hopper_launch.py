@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  30d2d655ddd956dc
-#   text hash     0b906e116439a8c4
+#   content hash  66e98fa31e15757d
+#   text hash     636f4c135b7c041e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  30d2d655ddd956dc
-#   text hash     6e67e9d73e9b48b0
+#   content hash  66e98fa31e15757d
+#   text hash     b40348b76833dd39
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

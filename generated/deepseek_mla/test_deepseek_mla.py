@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  30d2d655ddd956dc
-#   text hash     57cb29b42891b734
+#   content hash  66e98fa31e15757d
+#   text hash     042d2a1e482031d8
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -20,7 +20,7 @@ import torch
 pytest.register_assert_rewrite(f"{__package__}.checks")
 
 from . import checks
-from .checks import Case, TestAnyVariant, TestBackward, TestLengths  # pytest collects their tests here
+from .checks import Case, TestAnyVariant, TestBackward, TestLengths, TestStatistics  # pytest collects their tests here
 
 import triton
 import triton.language as tl

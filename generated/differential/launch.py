@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a48bb4a28190ffc4
-#   text hash     f1b74abab0e59f06
+#   content hash  596d9e9a521a775b
+#   text hash     4c945e5fd332e245
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

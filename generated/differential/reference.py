@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a48bb4a28190ffc4
-#   text hash     93eda47fef3678ae
+#   content hash  596d9e9a521a775b
+#   text hash     359a125f1d2db15b
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

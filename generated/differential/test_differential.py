@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a48bb4a28190ffc4
-#   text hash     798e63cfcb291be6
+#   content hash  596d9e9a521a775b
+#   text hash     57a354aa5e1667b3
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a48bb4a28190ffc4
-#   text hash     0de750da694dc788
+#   content hash  596d9e9a521a775b
+#   text hash     cfc50d9780c61e37
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

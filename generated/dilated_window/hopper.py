@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7644e4061229b570
-#   text hash     02937426e8fb0dfa
+#   content hash  122b4dc339843bf1
+#   text hash     4106f3cc4eb4c13e
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

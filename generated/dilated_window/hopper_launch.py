@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7644e4061229b570
-#   text hash     5cdcd5c6628bc84d
+#   content hash  122b4dc339843bf1
+#   text hash     6f125aa0217d26a8
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

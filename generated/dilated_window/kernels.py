@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7644e4061229b570
-#   text hash     695e939ddd831e6f
+#   content hash  122b4dc339843bf1
+#   text hash     3d846642dd394e13
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7644e4061229b570
-#   text hash     7338d924a69e48ca
+#   content hash  122b4dc339843bf1
+#   text hash     7dbb1306e15f5379
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

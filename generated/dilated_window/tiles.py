@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7644e4061229b570
-#   text hash     fa58ae7165e4bacb
+#   content hash  122b4dc339843bf1
+#   text hash     ca6122a105188731
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9e77c70c67bb9ccc
-#   text hash     d01487d137e2f699
+#   content hash  5d2040c1447bcc42
+#   text hash     987f5bfd57d21a56
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9e77c70c67bb9ccc
-#   text hash     13ba508400afa9e2
+#   content hash  5d2040c1447bcc42
+#   text hash     e1beab623fb97428
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

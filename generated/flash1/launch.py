@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9e77c70c67bb9ccc
-#   text hash     b2702abcf2ea1c85
+#   content hash  5d2040c1447bcc42
+#   text hash     99e77077c863ebdb
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

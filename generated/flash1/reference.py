@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9e77c70c67bb9ccc
-#   text hash     012539dd074d5362
+#   content hash  5d2040c1447bcc42
+#   text hash     7e968fcfb4e17095
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9e77c70c67bb9ccc
-#   text hash     069d3293d538e655
+#   content hash  5d2040c1447bcc42
+#   text hash     0147d308af69e899
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  db9eaf52e2e2cbca
-#   text hash     d1fde5cca6056f4d
+#   content hash  56e77adefa1a23bd
+#   text hash     4fd1d4095984b6d0
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  db9eaf52e2e2cbca
-#   text hash     a13f917c1e646c80
+#   content hash  56e77adefa1a23bd
+#   text hash     6314d5a8d4b300b6
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

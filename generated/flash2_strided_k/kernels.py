@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  db9eaf52e2e2cbca
-#   text hash     44d1ac7cc1971553
+#   content hash  56e77adefa1a23bd
+#   text hash     f385cd1104e0830f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.
@@ -256,13 +256,13 @@ def forward(
             )  # fmt: skip
     else:
         # a branch between products of this width costs more than a loop that mixed tiles have to themselves
-        for i in tl.range(full_last, last):
-            k_start = i * BLOCK_N
+        for i in tl.range(0, last - full_last):
+            k_start = (last - 1 - i) * BLOCK_N
             acc, m, l = attend(
                 acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True
             )  # fmt: skip
-        for i in tl.range(full_first, full_last):
-            k_start = i * BLOCK_N
+        for i in tl.range(0, full_last - full_first):
+            k_start = (full_last - 1 - i) * BLOCK_N
             acc, m, l = attend(
                 acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=False
             )  # fmt: skip

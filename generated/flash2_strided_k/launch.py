@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  db9eaf52e2e2cbca
-#   text hash     9f9d3953c4eb2a5a
+#   content hash  56e77adefa1a23bd
+#   text hash     636d8ad73bbcc878
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  db9eaf52e2e2cbca
-#   text hash     fc5301eca0a16ebd
+#   content hash  56e77adefa1a23bd
+#   text hash     a1aa3d6049e62062
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

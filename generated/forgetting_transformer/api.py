@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e47a201c09cd8ee6
-#   text hash     bb39800e3b659b7c
+#   content hash  720fc9922b2e138d
+#   text hash     337f1f3a215151d0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

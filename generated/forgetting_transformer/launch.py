@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e47a201c09cd8ee6
-#   text hash     520fd147f795048e
+#   content hash  720fc9922b2e138d
+#   text hash     69d19b58de40835b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

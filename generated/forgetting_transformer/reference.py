@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e47a201c09cd8ee6
-#   text hash     82989ca7ccf4d94a
+#   content hash  720fc9922b2e138d
+#   text hash     b49ffebd5c34bc8d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e47a201c09cd8ee6
-#   text hash     fcade1ca0df2e982
+#   content hash  720fc9922b2e138d
+#   text hash     5c749d56634b6830
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c9d1cc5243fbc780
-#   text hash     a603b5588e3ae7de
+#   content hash  dc8ecee1a17a6cc5
+#   text hash     c2b196da889b7afb
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

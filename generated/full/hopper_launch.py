@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c9d1cc5243fbc780
-#   text hash     92ea82bdb235a1b3
+#   content hash  dc8ecee1a17a6cc5
+#   text hash     02e906d1cc5f4830
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

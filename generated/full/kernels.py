@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c9d1cc5243fbc780
-#   text hash     ae3a065db67b3201
+#   content hash  dc8ecee1a17a6cc5
+#   text hash     41cdb116f314b3ac
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

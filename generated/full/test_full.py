@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c9d1cc5243fbc780
-#   text hash     9103dbc78d7eb7fd
+#   content hash  dc8ecee1a17a6cc5
+#   text hash     7540dced438cf66e
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c9d1cc5243fbc780
-#   text hash     3d68a32688de7509
+#   content hash  dc8ecee1a17a6cc5
+#   text hash     78f4b19476e74fea
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

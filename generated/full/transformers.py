@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c9d1cc5243fbc780
-#   text hash     f90dc8892b4a00a7
+#   content hash  dc8ecee1a17a6cc5
+#   text hash     87d32d81686e36b4
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

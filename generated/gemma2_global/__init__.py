@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  24611bcd1d9e21fc
-#   text hash     3c8e1ac6a7e6a772
+#   content hash  9c8a2cfabbcc4c97
+#   text hash     d327ca05cda5d6cd
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

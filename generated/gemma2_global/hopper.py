@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  24611bcd1d9e21fc
-#   text hash     144e3a07a9c6742d
+#   content hash  9c8a2cfabbcc4c97
+#   text hash     70fdf5d924049840
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  24611bcd1d9e21fc
-#   text hash     df91a2ff921259bd
+#   content hash  9c8a2cfabbcc4c97
+#   text hash     0aafa1d84427f853
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py gets."""
 

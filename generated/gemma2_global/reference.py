@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  24611bcd1d9e21fc
-#   text hash     fb714c5c6084994f
+#   content hash  9c8a2cfabbcc4c97
+#   text hash     31f1ca01e1156f58
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

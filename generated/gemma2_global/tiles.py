@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  24611bcd1d9e21fc
-#   text hash     ea406c63103f51c3
+#   content hash  9c8a2cfabbcc4c97
+#   text hash     cda1b01aaf9782d1
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

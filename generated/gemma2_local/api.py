@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  32c77c303b91c8f2
-#   text hash     dd4a29bde4ac9095
+#   content hash  2db11d45188d89f6
+#   text hash     f18ca582e08d16d0
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  32c77c303b91c8f2
-#   text hash     784269d9e37058d3
+#   content hash  2db11d45188d89f6
+#   text hash     ca3ed53fd7dac1cd
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  32c77c303b91c8f2
-#   text hash     8cb0da673627108c
+#   content hash  2db11d45188d89f6
+#   text hash     3889d44b175a9475
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  32c77c303b91c8f2
-#   text hash     7802eb349b1d3f0c
+#   content hash  2db11d45188d89f6
+#   text hash     6ee9d9de6d5a2be5
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

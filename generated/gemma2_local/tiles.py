@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  32c77c303b91c8f2
-#   text hash     62e96eda63ca9fb0
+#   content hash  2db11d45188d89f6
+#   text hash     9f00a4dc68477074
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

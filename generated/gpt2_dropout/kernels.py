@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  58edee446cfbab28
-#   text hash     f8a623ea9f827c2e
+#   content hash  104ce6d94995dc57
+#   text hash     334a280b7d093600
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 
@@ -294,13 +294,13 @@ def forward(
     keys = (k_desc, v_desc, b, k_offset, h, k_len)
     terms = (scale_log2, row, q_pos, drawn, seed, drop_below)
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
-    for i in tl.range(full_last, last):
-        k_start = i * BLOCK_N
+    for i in tl.range(0, last - full_last):
+        k_start = (last - 1 - i) * BLOCK_N
         acc, m, l = attend(
             acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True
         )  # fmt: skip
-    for i in tl.range(full_first, full_last):
-        k_start = i * BLOCK_N
+    for i in tl.range(0, full_last - full_first):
+        k_start = (full_last - 1 - i) * BLOCK_N
         acc, m, l = attend(
             acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=False
         )  # fmt: skip

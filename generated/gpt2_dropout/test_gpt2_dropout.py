@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  58edee446cfbab28
-#   text hash     c30d99d47574a22d
+#   content hash  104ce6d94995dc57
+#   text hash     bb65482e2eb936cd
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  58edee446cfbab28
-#   text hash     0a5059a38e7e4794
+#   content hash  104ce6d94995dc57
+#   text hash     f719c21482f1b206
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

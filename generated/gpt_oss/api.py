@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4bf5bb33364a3f02
-#   text hash     55e3b5e28b192888
+#   content hash  ddb855ced6fd5d13
+#   text hash     659563fa6634b7ba
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4bf5bb33364a3f02
-#   text hash     540a94688464f43c
+#   content hash  ddb855ced6fd5d13
+#   text hash     8ce3321bedc07b67
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4bf5bb33364a3f02
-#   text hash     239a1c40e2f043cf
+#   content hash  ddb855ced6fd5d13
+#   text hash     60800ecbc95c7b10
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

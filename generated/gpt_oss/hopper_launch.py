@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4bf5bb33364a3f02
-#   text hash     d5d5751859e9f5c4
+#   content hash  ddb855ced6fd5d13
+#   text hash     f19b76d8261cada3
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4bf5bb33364a3f02
-#   text hash     d60bfb3186fb90a6
+#   content hash  ddb855ced6fd5d13
+#   text hash     fd2a78158900ca2e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 
@@ -412,13 +412,13 @@ def forward(
             )  # fmt: skip
     else:
         # a branch between products of this width costs more than a loop that mixed tiles have to themselves
-        for i in tl.range(full_last, last):
-            k_start = i * BLOCK_N
+        for i in tl.range(0, last - full_last):
+            k_start = (last - 1 - i) * BLOCK_N
             acc, m, l = attend(
                 acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True
             )  # fmt: skip
-        for i in tl.range(full_first, full_last):
-            k_start = i * BLOCK_N
+        for i in tl.range(0, full_last - full_first):
+            k_start = (full_last - 1 - i) * BLOCK_N
             acc, m, l = attend(
                 acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=False
             )  # fmt: skip

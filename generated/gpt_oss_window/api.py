@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e00736584626a1b1
-#   text hash     9a3d890f576bbdc5
+#   content hash  3c75b28bb3267988
+#   text hash     6d851469985596d8
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

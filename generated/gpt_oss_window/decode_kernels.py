@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e00736584626a1b1
-#   text hash     84933734d5e42551
+#   content hash  3c75b28bb3267988
+#   text hash     6b60e1b650d1de24
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -16,9 +16,9 @@ The grid of `attend_split` is (tiles x key heads x splits, sequences), splits ru
 takes more than 65535. That of `join_splits` is (new tokens of a sequence, query heads, sequences).
 
 A split begins at a multiple of split_size keys, a tile of keys at one of BLOCK_N: which keys are summed together is no
-matter of the batch, of other lengths or of pages. On GPUs that can, a kernel starts while the one before it ends, and waits
-for what that has stored (OVERLAP). Programs are started for the splits of the first_keys keys of a
-sequence and, from that of the key `reach` before the first new token on, for as many as the host makes room for.
+matter of the batch, of other lengths or of pages. Programs are started for the splits of the first_keys keys of a
+sequence and, from that of the key `reach` before the first new token on, for as many as the host makes room for. On GPUs
+that can (OVERLAP), both kernels start while the one before them ends, and wait for what it has stored.
 
 Tensors, by their axes
     q, out    [tokens, Hq, D], [tokens, Hq, DV]: the new tokens of all sequences

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e00736584626a1b1
-#   text hash     25cd1662665814a5
+#   content hash  3c75b28bb3267988
+#   text hash     bcba33f30c9d1eca
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

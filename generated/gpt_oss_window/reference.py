@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e00736584626a1b1
-#   text hash     a5cc91be65df3cce
+#   content hash  3c75b28bb3267988
+#   text hash     47ded7c62c2b430c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

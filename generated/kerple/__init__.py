@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4011851432b0f7a6
-#   text hash     ac78a7af1a99527d
+#   content hash  db7c25af82c563c2
+#   text hash     92525ab835c945df
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

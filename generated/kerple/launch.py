@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4011851432b0f7a6
-#   text hash     933bfa3c776740f1
+#   content hash  db7c25af82c563c2
+#   text hash     2ab54eb8a8909ae5
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4011851432b0f7a6
-#   text hash     ffe7450b51d2b29a
+#   content hash  db7c25af82c563c2
+#   text hash     9cf6e4ac373a75ea
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

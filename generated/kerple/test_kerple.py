@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4011851432b0f7a6
-#   text hash     f97a89faa00a52af
+#   content hash  db7c25af82c563c2
+#   text hash     86ac787c2a9fca5f
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

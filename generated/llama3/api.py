@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3c9359a3cc1b6ce8
-#   text hash     7aa42929bcd349b2
+#   content hash  14b7a7e77eaf7b04
+#   text hash     b92023f1313d6d78
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -28,6 +28,8 @@ def attention(
     q_start: torch.Tensor | int | None = None,
     scale: float | None = None,
     return_lse: bool = False,
+    return_max_logit: bool = False,
+    return_key_sums: bool = False,
 ):
     """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 
@@ -43,6 +45,10 @@ def attention(
         key's position are padding then, and give 0. If None, the last query lines up with the last key
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)
+    return_max_logit: whether to return, behind those, float32 (Hq,): the largest score that the softmax sees of each head
+        where the mask shows it; -inf where it shows nothing. No gradient
+    return_key_sums: whether to return at last, float32 (B, Hq, Tk), what each key gets of the softmax, summed over
+        the queries. No gradient
     """
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = arguments.cast(q), arguments.cast(k), arguments.cast(v)
@@ -71,5 +77,12 @@ def attention(
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 
+    if return_max_logit or return_key_sums:
+        from . import statistics
+
+        out, lse, *measured = statistics.attend(
+            q, k, v, entries, cos, sin, positions, scale, return_max_logit, return_key_sums
+        )
+        return (out, *([launch.natural(lse)] if return_lse else []), *measured)
     out, lse = launch.attend(q, k, v, entries, cos, sin, positions, scale)
     return (out, launch.natural(lse)) if return_lse else out

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3c9359a3cc1b6ce8
-#   text hash     f67cd81a17f47bec
+#   content hash  14b7a7e77eaf7b04
+#   text hash     6b6720a7baa36f21
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

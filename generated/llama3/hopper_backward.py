@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3c9359a3cc1b6ce8
-#   text hash     0e5eb3f114cb3af6
+#   content hash  14b7a7e77eaf7b04
+#   text hash     dc293796b53a0228
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

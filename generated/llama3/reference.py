@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3c9359a3cc1b6ce8
-#   text hash     4e4003652e4da285
+#   content hash  14b7a7e77eaf7b04
+#   text hash     dac30a8eceeed08f
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -26,6 +26,8 @@ def reference(
     q_start: torch.Tensor | int | None = None,
     scale: float | None = None,
     return_lse: bool = False,
+    return_max_logit: bool = False,
+    return_key_sums: bool = False,
 ):
     """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 
@@ -37,13 +39,14 @@ def reference(
             scale = 1 / math.sqrt(q.shape[-1])
         q, k, v = (x.to(dtype) for x in (q, k, v))
         if k_lens is k_starts is q_start is None:
-            out, lse = _attend(q, k, v, cos, sin, positions, scale, k.shape[1] - q.shape[1])
+            out, lse, max_logit, key_sums = _attend(q, k, v, cos, sin, positions, scale, k.shape[1] - q.shape[1])
         else:
             out = v.new_zeros(*q.shape[:3], v.shape[3])
             lse = v.new_full((q.shape[0], q.shape[2], q.shape[1]), -math.inf)
+            max_logit, key_sums = q.new_full((q.shape[2],), -math.inf), q.new_zeros(q.shape[0], q.shape[2], k.shape[1])
             for entry, queries, keys, q_begin in _parts(q, k, k_lens, k_starts, q_start, tokens=positions is not None):
                 one, rows, seen = slice(*entry), slice(*queries), slice(*keys)
-                out[one, rows], lse[one, :, rows] = _attend(
+                out[one, rows], lse[one, :, rows], largest, key_sums[one, :, seen] = _attend(
                     q[one, rows],
                     k[one, seen],
                     v[one, seen],
@@ -53,8 +56,14 @@ def reference(
                     scale,
                     q_begin,
                 )
+                max_logit = torch.maximum(max_logit, largest)
         out, lse = out.to(out_dtype), lse.to(dtype)
-    return (out, lse) if return_lse else out
+    more = (
+        *([lse] if return_lse else []),
+        *([max_logit] if return_max_logit else []),
+        *([key_sums] if return_key_sums else []),
+    )
+    return (out, *more) if more else out
 
 
 def _attend(q, k, v, cos, sin, positions, scale, q_begin):
@@ -73,13 +82,16 @@ def _attend(q, k, v, cos, sin, positions, scale, q_begin):
     k, v = (x.repeat_interleave(heads // x.shape[2], 2) for x in (k, v))
     if q_len == 0 or k_len == 0:  # no place that a term could speak of
         lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
-        return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse
+        nothing = q.new_full((heads,), -math.inf), q.new_zeros(q.shape[0], heads, k_len)
+        return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse, *nothing
 
     score = _scores(q, k) * scale
     keep = k_pos <= q_pos  # causal
     score = torch.where(keep, score, -math.inf)
     out, lse = _weighted(score, v)
-    return out.transpose(1, 2), lse
+    score = score.detach()
+    mass = torch.exp(score - torch.where(lse == -math.inf, math.inf, lse.detach())[..., None]).sum(2)
+    return out.transpose(1, 2), lse, score.amax((0, 2, 3)), mass
 
 
 def _parts(q, k, k_lens, k_starts, q_start, tokens=False):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3c9359a3cc1b6ce8
-#   text hash     a3dfa1c627a2ecdc
+#   content hash  14b7a7e77eaf7b04
+#   text hash     efefae3749c4c09b
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -20,7 +20,7 @@ import torch
 pytest.register_assert_rewrite(f"{__package__}.checks")
 
 from . import checks
-from .checks import Case, TestAnyVariant, TestBackward, TestLengths  # pytest collects their tests here
+from .checks import Case, TestAnyVariant, TestBackward, TestLengths, TestStatistics  # pytest collects their tests here
 
 import triton
 import triton.language as tl

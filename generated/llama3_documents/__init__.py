@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5052f684312e6990
-#   text hash     3183f3c69fa62800
+#   content hash  aa0f03a8d235f1d6
+#   text hash     9388c6ff9ebd5b28
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5052f684312e6990
-#   text hash     893780d7ffeb58ab
+#   content hash  aa0f03a8d235f1d6
+#   text hash     7fb776f524eb9904
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

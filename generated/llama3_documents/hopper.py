@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5052f684312e6990
-#   text hash     0460abb9749e5d9e
+#   content hash  aa0f03a8d235f1d6
+#   text hash     619fd88a38a6048a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5052f684312e6990
-#   text hash     5ca22dd75019cd32
+#   content hash  aa0f03a8d235f1d6
+#   text hash     9925435e4ca2939e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5052f684312e6990
-#   text hash     48d0eef56b36fa67
+#   content hash  aa0f03a8d235f1d6
+#   text hash     36ee850711e43e11
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

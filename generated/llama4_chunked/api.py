@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4b0320b2b5c48f7f
-#   text hash     293e696e33dbe0ba
+#   content hash  cfaeaa9a991fe1be
+#   text hash     0956075dcff06fa0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

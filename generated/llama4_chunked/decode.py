@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4b0320b2b5c48f7f
-#   text hash     e60ed433ed31c630
+#   content hash  cfaeaa9a991fe1be
+#   text hash     982736b54f5932b3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

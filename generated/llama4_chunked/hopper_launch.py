@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4b0320b2b5c48f7f
-#   text hash     98f315e308fc4e10
+#   content hash  cfaeaa9a991fe1be
+#   text hash     5f4799ea5de3f43f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py gets."""
 

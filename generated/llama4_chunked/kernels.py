@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4b0320b2b5c48f7f
-#   text hash     56f26270d176674c
+#   content hash  cfaeaa9a991fe1be
+#   text hash     1e20be92dfac0cd0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 
@@ -417,16 +417,20 @@ def forward(
             )  # fmt: skip
     else:
         # a branch between products of this width costs more than a loop that mixed tiles have to themselves
-        left = full_first - first
-        for i in tl.range(0, left + last - full_last):
-            k_start = tl.where(i < left, first + i, full_last + i - left) * BLOCK_N
+        for i in tl.range(0, last - full_last):
+            k_start = (last - 1 - i) * BLOCK_N
             acc, m, l = attend(
                 acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True
             )  # fmt: skip
-        for i in tl.range(full_first, full_last):
-            k_start = i * BLOCK_N
+        for i in tl.range(0, full_last - full_first):
+            k_start = (full_last - 1 - i) * BLOCK_N
             acc, m, l = attend(
                 acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=False
+            )  # fmt: skip
+        for i in tl.range(0, full_first - first):
+            k_start = (full_first - 1 - i) * BLOCK_N
+            acc, m, l = attend(
+                acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True
             )  # fmt: skip
 
     l = tl.sum(l, 1)  # [BLOCK_M]

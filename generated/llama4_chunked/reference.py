@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4b0320b2b5c48f7f
-#   text hash     7132adee4395df51
+#   content hash  cfaeaa9a991fe1be
+#   text hash     9bad2017178c1cc8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b589094753a4ed95
-#   text hash     824d80c02a293f70
+#   content hash  90ec8caf795b44b5
+#   text hash     bf0fe11ea9318aac
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

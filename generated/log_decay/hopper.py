@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b589094753a4ed95
-#   text hash     32127e953d9fdb9c
+#   content hash  90ec8caf795b44b5
+#   text hash     9f33ef468f2a283a
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

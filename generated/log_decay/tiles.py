@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b589094753a4ed95
-#   text hash     c7b0e8c4e712f837
+#   content hash  90ec8caf795b44b5
+#   text hash     ff48fc2a36f7a7da
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  97e4d6f92d887b80
-#   text hash     2daddfc9a91b7677
+#   content hash  4ce054f12f8f0c2d
+#   text hash     a10214b2ba8a73d5
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  97e4d6f92d887b80
-#   text hash     729708ef4fb46b55
+#   content hash  4ce054f12f8f0c2d
+#   text hash     12e41ae83a8e42f0
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

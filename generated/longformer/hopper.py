@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  97e4d6f92d887b80
-#   text hash     4e89fa8c602f1830
+#   content hash  4ce054f12f8f0c2d
+#   text hash     2c563932b7a6eb9b
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

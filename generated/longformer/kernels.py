@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  97e4d6f92d887b80
-#   text hash     e73c3db1ce6a207f
+#   content hash  4ce054f12f8f0c2d
+#   text hash     69a8709da69cf9f4
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 
@@ -316,16 +316,20 @@ def forward(
                 )  # fmt: skip
         else:
             # a branch between products of this width costs more than a loop that mixed tiles have to themselves
-            left = full_first - first
-            for i in tl.range(0, left + last - full_last):
-                k_start = tl.where(i < left, first + i, full_last + i - left) * BLOCK_N
+            for i in tl.range(0, last - full_last):
+                k_start = (last - 1 - i) * BLOCK_N
                 acc, m, l = attend(
                     acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True
                 )  # fmt: skip
-            for i in tl.range(full_first, full_last):
-                k_start = i * BLOCK_N
+            for i in tl.range(0, full_last - full_first):
+                k_start = (full_last - 1 - i) * BLOCK_N
                 acc, m, l = attend(
                     acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=False
+                )  # fmt: skip
+            for i in tl.range(0, full_first - first):
+                k_start = (full_first - 1 - i) * BLOCK_N
+                acc, m, l = attend(
+                    acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True
                 )  # fmt: skip
 
     l = tl.sum(l, 1)  # [BLOCK_M]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  97e4d6f92d887b80
-#   text hash     2dd77fc3d25c966c
+#   content hash  4ce054f12f8f0c2d
+#   text hash     47d10b235f03e510
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

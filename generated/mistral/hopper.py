@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b87e26e603b57480
-#   text hash     cd64dc9f0f356df1
+#   content hash  44b75ca92868f791
+#   text hash     538a1c10002f6823
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

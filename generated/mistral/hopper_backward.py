@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b87e26e603b57480
-#   text hash     0d015e38175dbb23
+#   content hash  44b75ca92868f791
+#   text hash     e9d2387fb1c5a1d1
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b87e26e603b57480
-#   text hash     30ce146a25970197
+#   content hash  44b75ca92868f791
+#   text hash     db93677cc0c70f52
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py gets."""
 

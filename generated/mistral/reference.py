@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b87e26e603b57480
-#   text hash     5f2a1bea75ea29e4
+#   content hash  44b75ca92868f791
+#   text hash     da4882dbf6a31943
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b87e26e603b57480
-#   text hash     4f68c209b8b2c305
+#   content hash  44b75ca92868f791
+#   text hash     b9c94415ace43d64
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

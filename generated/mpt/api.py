@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  95e971f567be849d
-#   text hash     d17aeb12cd1ae977
+#   content hash  8c1a3b399b074cda
+#   text hash     d709b11412e81a17
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  95e971f567be849d
-#   text hash     f15f964be9f05794
+#   content hash  8c1a3b399b074cda
+#   text hash     b9314152cd766c75
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2087bafdf01eb95d
-#   text hash     d96d99434a3bb90b
+#   content hash  c226fff733881291
+#   text hash     031ca7aa412fd736
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

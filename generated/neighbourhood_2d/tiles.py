@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2087bafdf01eb95d
-#   text hash     d09f37e9df1002df
+#   content hash  c226fff733881291
+#   text hash     796adef9fa7c9de1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e6c023b449aca766
-#   text hash     d0d42c46c8aee11b
+#   content hash  f97b4068c66c815b
+#   text hash     fb17d1a4b7f30769
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

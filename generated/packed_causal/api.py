@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e6c023b449aca766
-#   text hash     abe7c324e3c60690
+#   content hash  f97b4068c66c815b
+#   text hash     67f72424cea5dce2
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -28,6 +28,8 @@ def attention(
     max_seqlen_k: int | None = None,
     scale: float | None = None,
     return_lse: bool = False,
+    return_max_logit: bool = False,
+    return_key_sums: bool = False,
 ):
     """Causal attention for sequences packed into one tensor.
 
@@ -39,6 +41,10 @@ def attention(
     cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k: the same for queries and keys apart
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (Hq, Nq)
+    return_max_logit: whether to return, behind those, float32 (Hq,): the largest score that the softmax sees of each head
+        where the mask shows it; -inf where it shows nothing. No gradient
+    return_key_sums: whether to return at last, float32 (Hq, Nk), what each key gets of the softmax, summed over
+        the queries. No gradient
     """
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = arguments.cast(q), arguments.cast(k), arguments.cast(v)
@@ -72,5 +78,12 @@ def attention(
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 
+    if return_max_logit or return_key_sums:
+        from . import statistics
+
+        out, lse, *measured = statistics.attend(
+            q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, scale, return_max_logit, return_key_sums
+        )
+        return (out, *([launch.natural(lse, q.shape[0], cu_seqlens_q, max_seqlen_q)] if return_lse else []), *measured)
     out, lse = launch.attend(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, scale)
     return (out, launch.natural(lse, q.shape[0], cu_seqlens_q, max_seqlen_q)) if return_lse else out

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e6c023b449aca766
-#   text hash     5790e1453cb5c72e
+#   content hash  f97b4068c66c815b
+#   text hash     cbc52bcc91cb5f36
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

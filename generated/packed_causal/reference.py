@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e6c023b449aca766
-#   text hash     9fa67ea27345481e
+#   content hash  f97b4068c66c815b
+#   text hash     86e3db6a9026d55c
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -26,6 +26,8 @@ def reference(
     max_seqlen_k: int | None = None,
     scale: float | None = None,
     return_lse: bool = False,
+    return_max_logit: bool = False,
+    return_key_sums: bool = False,
 ):
     """Causal attention for sequences packed into one tensor.
 
@@ -41,16 +43,18 @@ def reference(
             max_seqlen_q = max_seqlen_k = max_seqlen
         cuts_q, cuts_k = cu_seqlens_q.clamp(0, q.shape[0]).tolist(), cu_seqlens_k.clamp(0, k.shape[0]).tolist()
         rows, outs, lses = [], [], []
+        max_logit, key_sums = q.new_full((q.shape[1],), -math.inf), q.new_zeros(q.shape[1], k.shape[0])
         for sequence, (q_first, q_end, k_first, k_end) in enumerate(zip(cuts_q, cuts_q[1:], cuts_k, cuts_k[1:])):
             q_end = min(max(q_end, q_first), q_first + max_seqlen_q)
             k_end = min(max(k_end, k_first), k_first + max_seqlen_k)
-            out, lse = _attend(
+            out, lse, largest, mass = _attend(
                 q[None, q_first:q_end],
                 k[None, k_first:k_end],
                 v[None, k_first:k_end],
                 scale,
                 k_end - k_first - (q_end - q_first),
             )
+            max_logit, key_sums[:, k_first:k_end] = torch.maximum(max_logit, largest), mass[0]
             rows.append(torch.arange(q_first, q_end, device=q.device))
             outs.append(out[0])
             lses.append(lse[0])
@@ -60,7 +64,12 @@ def reference(
             out = out.index_copy(0, torch.cat(rows), torch.cat(outs))
             lse = lse.index_copy(1, torch.cat(rows), torch.cat(lses, 1))
         out, lse = out.to(out_dtype), lse.to(dtype)
-    return (out, lse) if return_lse else out
+    more = (
+        *([lse] if return_lse else []),
+        *([max_logit] if return_max_logit else []),
+        *([key_sums] if return_key_sums else []),
+    )
+    return (out, *more) if more else out
 
 
 def _attend(q, k, v, scale, q_begin):
@@ -77,13 +86,16 @@ def _attend(q, k, v, scale, q_begin):
     k, v = (x.repeat_interleave(heads // x.shape[2], 2) for x in (k, v))
     if q_len == 0 or k_len == 0:  # no place that a term could speak of
         lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
-        return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse
+        nothing = q.new_full((heads,), -math.inf), q.new_zeros(q.shape[0], heads, k_len)
+        return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse, *nothing
 
     score = _scores(q, k) * scale
     keep = k_pos <= q_pos  # causal
     score = torch.where(keep, score, -math.inf)
     out, lse = _weighted(score, v)
-    return out.transpose(1, 2), lse
+    score = score.detach()
+    mass = torch.exp(score - torch.where(lse == -math.inf, math.inf, lse.detach())[..., None]).sum(2)
+    return out.transpose(1, 2), lse, score.amax((0, 2, 3)), mass
 
 
 def _scores(q, k):

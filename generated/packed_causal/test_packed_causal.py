@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e6c023b449aca766
-#   text hash     6b0f3790db04cd87
+#   content hash  f97b4068c66c815b
+#   text hash     67dff72d5eebb369
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -20,7 +20,7 @@ import torch
 pytest.register_assert_rewrite(f"{__package__}.checks")
 
 from . import checks
-from .checks import Case, TestAnyVariant, TestBackward, TestPacked  # pytest collects their tests here
+from .checks import Case, TestAnyVariant, TestBackward, TestPacked, TestStatistics  # pytest collects their tests here
 
 import triton
 import triton.language as tl

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e6c023b449aca766
-#   text hash     816637bd280b40d1
+#   content hash  f97b4068c66c815b
+#   text hash     6e5323b8bb4e1a9d
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

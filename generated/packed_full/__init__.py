@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fa0e67b81cb63ce2
-#   text hash     2ad53affc411a4c7
+#   content hash  2173a07c2501c90f
+#   text hash     81ddac09b5339dc1
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

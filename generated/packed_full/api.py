@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fa0e67b81cb63ce2
-#   text hash     812bb081963c2c47
+#   content hash  2173a07c2501c90f
+#   text hash     9f351d000afd4b80
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

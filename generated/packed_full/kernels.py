@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fa0e67b81cb63ce2
-#   text hash     e19d28fd80b863aa
+#   content hash  2173a07c2501c90f
+#   text hash     b4426ceb4c6c0d6b
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fa0e67b81cb63ce2
-#   text hash     f37b7e437a19ad1b
+#   content hash  2173a07c2501c90f
+#   text hash     2ccf80c58d206bd4
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

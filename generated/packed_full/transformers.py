@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fa0e67b81cb63ce2
-#   text hash     bf8ac5f175bbbcc3
+#   content hash  2173a07c2501c90f
+#   text hash     68242f806f23e792
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

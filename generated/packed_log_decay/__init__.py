@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  431de1926144b1dc
-#   text hash     1cda63c0a1c282d9
+#   content hash  1a7d3909a6fd7f63
+#   text hash     26d5a2f992b533c4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

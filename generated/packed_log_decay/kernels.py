@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  431de1926144b1dc
-#   text hash     571a07706c6448bd
+#   content hash  1a7d3909a6fd7f63
+#   text hash     06955f6c6e0894bf
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 
@@ -417,16 +417,20 @@ def forward(
             )  # fmt: skip
     else:
         # a branch between products of this width costs more than a loop that mixed tiles have to themselves
-        left = full_first - first
-        for i in tl.range(0, left + last - full_last):
-            k_start = tl.where(i < left, first + i, full_last + i - left) * BLOCK_N
+        for i in tl.range(0, last - full_last):
+            k_start = (last - 1 - i) * BLOCK_N
             acc, m, l = attend(
                 acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True, tail=True
             )  # fmt: skip
-        for i in tl.range(full_first, full_last):
-            k_start = i * BLOCK_N
+        for i in tl.range(0, full_last - full_first):
+            k_start = (full_last - 1 - i) * BLOCK_N
             acc, m, l = attend(
                 acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=False, tail=False
+            )  # fmt: skip
+        for i in tl.range(0, full_first - first):
+            k_start = (full_first - 1 - i) * BLOCK_N
+            acc, m, l = attend(
+                acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True, tail=True
             )  # fmt: skip
 
     l = tl.sum(l, 1)  # [BLOCK_M]

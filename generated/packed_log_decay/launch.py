@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  431de1926144b1dc
-#   text hash     4831c104253c6dbe
+#   content hash  1a7d3909a6fd7f63
+#   text hash     c14e90354893df56
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  431de1926144b1dc
-#   text hash     eda922494349043e
+#   content hash  1a7d3909a6fd7f63
+#   text hash     db7827c8a8da731e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

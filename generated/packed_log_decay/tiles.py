@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  431de1926144b1dc
-#   text hash     63057e0405c0aa00
+#   content hash  1a7d3909a6fd7f63
+#   text hash     43515ca039205131
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

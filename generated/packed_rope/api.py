@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9102776a099f57c1
-#   text hash     5a06e5e79fe5ce18
+#   content hash  c5b773cfcdf76df9
+#   text hash     b8c1e382ed843a5c
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

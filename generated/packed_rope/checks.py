@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/tests/checks.py.jinja
-#   content hash  a31d7ea65cf9c112
-#   text hash     311fa9adf64818f9
+#   content hash  8fa207e94bf2efe2
+#   text hash     0246ff5f4c37cc0b
 #   render with   attnforge render SPEC
 """What suites check and by which rule; what is a variant's own stands in the test file beside it.
 
@@ -206,6 +206,7 @@ class Variant:
     packed: bool
     gradients: tuple[str, ...]  # the inputs that get gradients; none of a variant that has the forward pass only
     dropout: bool = False
+    any_chunk: bool = True  # whether a row's bits are the same wherever a chunk of queries begins
 
     def run(self, inputs, gradients=None, function=attention, *, upstream=None):
         """Out, LSE and gradients of one call, by name."""
@@ -829,6 +830,30 @@ class TestLengths:
             elif x.shape[:2] == outside.shape:
                 assert not x[outside].any(), name
 
+    def test_bits_hang_on_neither_chunk_nor_prefix(self, variant):
+        size = 10 if GPU else 1
+        rows, keys, later, end = 39 * size, 40 * size, 24 * size, 30 * size
+        case = replace(variant.small, q_lens=(rows,), k_lens=(keys,), Hq=1, Hkv=1)
+        inputs = variant.make_inputs(case) | whole_numbers({"k_lens": (keys,), "q_start": 1})
+        # what counts queries has as many rows as nothing else
+        chunk = {name: moved(x, rows, later) for name, x in inputs.items()} | {"q_start": 1 + later}
+        others = [(inputs | whole_numbers({"k_lens": (end,)}), 0, end - 1)]
+        others += [(chunk, later, rows)] if variant.any_chunk else []
+        gold, got = reference(**widened(inputs)), attention(**inputs)
+        for other, first, past in others:
+            known = reference(**widened(other))[:, : past - first]
+            # those that see the same
+            same = (known - gold[:, first:past]).abs().amax(-1) < 1e-9
+            if same.any():
+                assert torch.equal(attention(**other)[:, : past - first][same], got[:, first:past][same])
+
+
+def moved(x, rows, by):
+    """A tensor with what it has for later rows in the place of the first ones; others as they are."""
+    for axis in range(x.dim()) if isinstance(x, torch.Tensor) else ():
+        x = x.roll(-by, axis) if x.shape[axis] == rows else x
+    return x
+
 
 def whole_numbers(places):
     """The same arguments, several numbers as a tensor."""
@@ -934,3 +959,26 @@ class TestDropout:
     def test_dropout_needs_a_seed(self, variant):
         with pytest.raises(TypeError, match="^seed: expected an int, got NoneType"):
             attention(**variant.make_inputs(variant.small) | {"seed": None})
+
+
+class TestStatistics:
+    """What attention returns beside out and LSE: the largest logit of each head, and what each key gets."""
+
+    def test_statistics(self, variant):
+        case = replace(variant.small, dtype=torch.bfloat16) if GPU else variant.small
+        inputs = variant.make_inputs(case)
+
+        def measured(inputs, function=reference):
+            found = function(**inputs, return_max_logit=True, return_key_sums=True)
+            return dict(zip(("out", "max_logit", "key_sums"), found))
+
+        def rounding(inputs):
+            with rounded_reference(case.dtype, backward=False):
+                return measured(inputs)
+
+        got, gold = measured(inputs, attention), measured(widened(inputs))
+        # sums over queries, and the largest of many, hang less on luck than rows do
+        lows = list(itertools.islice(yardsticks(rounding, inputs), 4))
+        for name in gold:
+            accept(case, name, got[name], gold[name], [x[name] for x in lows])
+        assert torch.equal(got["out"], attention(**inputs))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9102776a099f57c1
-#   text hash     cd4d4b2ee3331bed
+#   content hash  c5b773cfcdf76df9
+#   text hash     68e789562040f131
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9102776a099f57c1
-#   text hash     c0e76fa606e7d61f
+#   content hash  c5b773cfcdf76df9
+#   text hash     c7dce3abe16c83f2
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9102776a099f57c1
-#   text hash     f0fef1b0f98976e8
+#   content hash  c5b773cfcdf76df9
+#   text hash     40bbc70fd748cc91
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e9864c4bbe533f87
-#   text hash     924e7f9cf50adc9c
+#   content hash  4ec1b423f9e81bf4
+#   text hash     85a02f38c08822af
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

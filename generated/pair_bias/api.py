@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e9864c4bbe533f87
-#   text hash     efb1e44c4519550d
+#   content hash  4ec1b423f9e81bf4
+#   text hash     4b9b46c815aed0ec
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e9864c4bbe533f87
-#   text hash     21a8acd57d388d70
+#   content hash  4ec1b423f9e81bf4
+#   text hash     9a72e16aaab61f9c
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e9864c4bbe533f87
-#   text hash     e96d3e38f31c8806
+#   content hash  4ec1b423f9e81bf4
+#   text hash     6e5bb63fbec9d4ee
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

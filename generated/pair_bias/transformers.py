@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e9864c4bbe533f87
-#   text hash     bc37c51b4be98ddd
+#   content hash  4ec1b423f9e81bf4
+#   text hash     4da5dd587b1895ef
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

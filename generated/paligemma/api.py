@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7b14a08a55e3e720
-#   text hash     b159736b459fbf74
+#   content hash  be283f42c939106f
+#   text hash     199ed305bfc3d50e
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

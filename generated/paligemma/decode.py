@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7b14a08a55e3e720
-#   text hash     6bc987868a4eea74
+#   content hash  be283f42c939106f
+#   text hash     5dbf2f408b9bca52
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

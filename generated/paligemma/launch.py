@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7b14a08a55e3e720
-#   text hash     1a3dd500b3abe4b7
+#   content hash  be283f42c939106f
+#   text hash     11d8cb6160a92da2
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7b14a08a55e3e720
-#   text hash     39814523b2d9e9ee
+#   content hash  be283f42c939106f
+#   text hash     c130821b0378750d
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

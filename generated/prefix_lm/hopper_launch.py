@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  34dbab83330826f2
-#   text hash     bdee382c8f054d61
+#   content hash  acf0091d0dd39c57
+#   text hash     adf20b7194be614d
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  34dbab83330826f2
-#   text hash     2872d8cd15d73819
+#   content hash  acf0091d0dd39c57
+#   text hash     aedc3a67f2ce69d1
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  34dbab83330826f2
-#   text hash     5e95f6407778f238
+#   content hash  acf0091d0dd39c57
+#   text hash     ab7c847363fb37d7
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  34dbab83330826f2
-#   text hash     cb66d457d597013e
+#   content hash  acf0091d0dd39c57
+#   text hash     63088366b2e0253f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a0ac077760d98a89
-#   text hash     139e5bdb5f7c5a13
+#   content hash  03e42aeb1272a386
+#   text hash     fe07c38f6c02a765
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a0ac077760d98a89
-#   text hash     3945bb3b5c9fa90d
+#   content hash  03e42aeb1272a386
+#   text hash     436ce04fd2101202
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a0ac077760d98a89
-#   text hash     f6ef4d3d3b5c234f
+#   content hash  03e42aeb1272a386
+#   text hash     d98234c934235500
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a0ac077760d98a89
-#   text hash     4c841f308ac76a56
+#   content hash  03e42aeb1272a386
+#   text hash     fc3430f5eea2921d
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  09484f1a26e80db5
-#   text hash     5ff03a3fd10504b3
+#   content hash  d4a6be4c31e74d10
+#   text hash     5e1b81318a331523
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

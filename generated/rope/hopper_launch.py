@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  09484f1a26e80db5
-#   text hash     63322ac9a5104bca
+#   content hash  d4a6be4c31e74d10
+#   text hash     a06fc731e4137f3c
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

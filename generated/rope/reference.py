@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  09484f1a26e80db5
-#   text hash     46f88df7f75556b0
+#   content hash  d4a6be4c31e74d10
+#   text hash     7104838f173ece44
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

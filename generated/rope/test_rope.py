@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  09484f1a26e80db5
-#   text hash     c77da92ef01ae75e
+#   content hash  d4a6be4c31e74d10
+#   text hash     13d86f19ea86ed14
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  09484f1a26e80db5
-#   text hash     31c11fbd9e20f5b1
+#   content hash  d4a6be4c31e74d10
+#   text hash     c2462f804d523b6c
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

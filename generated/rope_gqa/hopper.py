@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ea2b7c2961269581
-#   text hash     edad670f9c7717b8
+#   content hash  02e90d789e8a4d27
+#   text hash     cac418ebfcacb50d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

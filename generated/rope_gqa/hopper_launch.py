@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ea2b7c2961269581
-#   text hash     2f9a42e37b419a4e
+#   content hash  02e90d789e8a4d27
+#   text hash     7042691e846899c1
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py gets."""
 

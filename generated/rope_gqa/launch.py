@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ea2b7c2961269581
-#   text hash     b77f72c73cdb3a16
+#   content hash  02e90d789e8a4d27
+#   text hash     62e7d4db709e93e3
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ea2b7c2961269581
-#   text hash     06b91101bcf2a5b0
+#   content hash  02e90d789e8a4d27
+#   text hash     6c9dcb683cde4784
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

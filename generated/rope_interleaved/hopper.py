@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4e74c3437beb54dc
-#   text hash     f32b3af1f80bb59f
+#   content hash  c5cf3b83ce494606
+#   text hash     e18030321c49b127
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

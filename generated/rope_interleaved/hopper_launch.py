@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4e74c3437beb54dc
-#   text hash     fd8677b6e9e9b984
+#   content hash  c5cf3b83ce494606
+#   text hash     b527e59409da9081
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4e74c3437beb54dc
-#   text hash     71b79595566f8344
+#   content hash  c5cf3b83ce494606
+#   text hash     00be8dde4103a642
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 
@@ -407,13 +407,13 @@ def forward(
             )  # fmt: skip
     else:
         # a branch between products of this width costs more than a loop that mixed tiles have to themselves
-        for i in tl.range(full_last, last):
-            k_start = i * BLOCK_N
+        for i in tl.range(0, last - full_last):
+            k_start = (last - 1 - i) * BLOCK_N
             acc, m, l = attend(
                 acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True
             )  # fmt: skip
-        for i in tl.range(full_first, full_last):
-            k_start = i * BLOCK_N
+        for i in tl.range(0, full_last - full_first):
+            k_start = (full_last - 1 - i) * BLOCK_N
             acc, m, l = attend(
                 acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=False
             )  # fmt: skip

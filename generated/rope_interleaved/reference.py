@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4e74c3437beb54dc
-#   text hash     c4fe35be0082cd24
+#   content hash  c5cf3b83ce494606
+#   text hash     1ae88993aef18d0d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4e74c3437beb54dc
-#   text hash     5c0d1f438ee861d0
+#   content hash  c5cf3b83ce494606
+#   text hash     e59dd44139738404
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

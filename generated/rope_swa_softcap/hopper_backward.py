@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3ee33fccdb15ce90
-#   text hash     e7c5d5d94a2bc94d
+#   content hash  03e0f27bfef918b5
+#   text hash     58bee139f3f59c5e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

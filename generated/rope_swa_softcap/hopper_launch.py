@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3ee33fccdb15ce90
-#   text hash     b5fba8258c26b1a8
+#   content hash  03e0f27bfef918b5
+#   text hash     62188589aeeba497
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

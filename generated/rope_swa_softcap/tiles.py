@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3ee33fccdb15ce90
-#   text hash     3d44dada9c4d9e52
+#   content hash  03e0f27bfef918b5
+#   text hash     0819031de0f704a0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7c291fcb8fc2907f
-#   text hash     0578cfd13651bdf3
+#   content hash  ab4172a01c7df002
+#   text hash     7ba18240f1a9ff8d
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7c291fcb8fc2907f
-#   text hash     fa49966cb3c2c408
+#   content hash  ab4172a01c7df002
+#   text hash     6b9c162f7484624c
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7c291fcb8fc2907f
-#   text hash     21130a27477fbdfa
+#   content hash  ab4172a01c7df002
+#   text hash     2467a847fdaff56a
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

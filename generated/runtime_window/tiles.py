@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7c291fcb8fc2907f
-#   text hash     2b1928e5e0faf156
+#   content hash  ab4172a01c7df002
+#   text hash     ce8733f065f412b9
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7c291fcb8fc2907f
-#   text hash     ad6d87ef66e24957
+#   content hash  ab4172a01c7df002
+#   text hash     40ba21842292975e
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

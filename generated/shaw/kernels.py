@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  26909e6281b5dd76
-#   text hash     8f3c31b165615c2a
+#   content hash  f5a879e46a45326b
+#   text hash     cec3c64f0a573f74
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  26909e6281b5dd76
-#   text hash     3cec64b80ada893a
+#   content hash  f5a879e46a45326b
+#   text hash     805e871b8b66f6b3
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

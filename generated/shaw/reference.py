@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  26909e6281b5dd76
-#   text hash     e2ad1119ba9602e9
+#   content hash  f5a879e46a45326b
+#   text hash     dfdd92dd402f21de
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

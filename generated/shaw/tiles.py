@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  26909e6281b5dd76
-#   text hash     7d0c69c73fad6195
+#   content hash  f5a879e46a45326b
+#   text hash     c7101a291dd39428
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a0c7502de54492d9
-#   text hash     5649ea834a808bd4
+#   content hash  fb39e7556aee3784
+#   text hash     c5d41068ee09fb56
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a0c7502de54492d9
-#   text hash     21b253cbdcaf6a4c
+#   content hash  fb39e7556aee3784
+#   text hash     290f490b62051e84
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -27,6 +27,8 @@ def attention(
     q_start: torch.Tensor | int | None = None,
     scale: float | None = None,
     return_lse: bool = False,
+    return_max_logit: bool = False,
+    return_key_sums: bool = False,
 ):
     """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 
@@ -40,11 +42,19 @@ def attention(
         key's position are padding then, and give 0. If None, the last query lines up with the last key
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)
+    return_max_logit: whether to return, behind those, float32 (Hq,): the largest score that the softmax sees of each head
+        where the mask shows it, no sink; -inf where it shows nothing. No gradient
+    return_key_sums: whether to return at last, float32 (B, Hq, Tk), what each key gets of the softmax, summed over
+        the queries; sinks count in the denominator. No gradient
     """
-    return _attention(q, k, v, k_lens, k_starts, q_start, window, sinks, scale, return_lse)
+    return _attention(
+        q, k, v, k_lens, k_starts, q_start, window, sinks, scale, return_lse, return_max_logit, return_key_sums
+    )
 
 
-def _attention(q, k, v, k_lens, k_starts, q_start, in_window, sinks, scale, return_lse):
+def _attention(
+    q, k, v, k_lens, k_starts, q_start, in_window, sinks, scale, return_lse, return_max_logit, return_key_sums
+):
     """What `attention` does; names from the spec begin with `in_` from here on, as in the kernels."""
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = arguments.cast(q), arguments.cast(k), arguments.cast(v)
@@ -64,5 +74,12 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_window, sinks, scale, retu
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 
+    if return_max_logit or return_key_sums:
+        from . import statistics
+
+        out, lse, *measured = statistics.attend(
+            q, k, v, entries, sinks, in_window, scale, return_max_logit, return_key_sums
+        )
+        return (out, *([launch.natural(lse)] if return_lse else []), *measured)
     out, lse = launch.attend(q, k, v, entries, sinks, in_window, scale)
     return (out, launch.natural(lse)) if return_lse else out

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a0c7502de54492d9
-#   text hash     5575efcd25f2c483
+#   content hash  fb39e7556aee3784
+#   text hash     2d965a9d9d511a2e
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a0c7502de54492d9
-#   text hash     5307c597b8067070
+#   content hash  fb39e7556aee3784
+#   text hash     62e0feacf7ef944f
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

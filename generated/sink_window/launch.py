@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a0c7502de54492d9
-#   text hash     b1d348a9c2bb6524
+#   content hash  fb39e7556aee3784
+#   text hash     dd89c0c51cdf6dc7
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a0c7502de54492d9
-#   text hash     815edae38815e570
+#   content hash  fb39e7556aee3784
+#   text hash     d5081e23859fc2aa
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -25,15 +25,21 @@ def reference(
     q_start: torch.Tensor | int | None = None,
     scale: float | None = None,
     return_lse: bool = False,
+    return_max_logit: bool = False,
+    return_key_sums: bool = False,
 ):
     """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 
     Takes and returns what `attention` does, on any device; computes in float32, or float64 for float64 inputs.
     """
-    return _reference(q, k, v, k_lens, k_starts, q_start, window, sinks, scale, return_lse)
+    return _reference(
+        q, k, v, k_lens, k_starts, q_start, window, sinks, scale, return_lse, return_max_logit, return_key_sums
+    )
 
 
-def _reference(q, k, v, k_lens, k_starts, q_start, in_window, sinks, scale, return_lse):
+def _reference(
+    q, k, v, k_lens, k_starts, q_start, in_window, sinks, scale, return_lse, return_max_logit, return_key_sums
+):
     """What `reference` does; names from the spec begin with `in_` from here on, as in the kernels."""
     with torch.autocast(q.device.type, enabled=False):
         out_dtype, dtype = q.dtype, torch.promote_types(q.dtype, torch.float32)
@@ -41,13 +47,14 @@ def _reference(q, k, v, k_lens, k_starts, q_start, in_window, sinks, scale, retu
             scale = 1 / math.sqrt(q.shape[-1])
         q, k, v = (x.to(dtype) for x in (q, k, v))
         if k_lens is k_starts is q_start is None:
-            out, lse = _attend(q, k, v, in_window, sinks, scale, k.shape[1] - q.shape[1])
+            out, lse, max_logit, key_sums = _attend(q, k, v, in_window, sinks, scale, k.shape[1] - q.shape[1])
         else:
             out = v.new_zeros(*q.shape[:3], v.shape[3])
             lse = v.new_full((q.shape[0], q.shape[2], q.shape[1]), -math.inf)
+            max_logit, key_sums = q.new_full((q.shape[2],), -math.inf), q.new_zeros(q.shape[0], q.shape[2], k.shape[1])
             for entry, queries, keys, q_begin in _parts(q, k, k_lens, k_starts, q_start):
                 one, rows, seen = slice(*entry), slice(*queries), slice(*keys)
-                out[one, rows], lse[one, :, rows] = _attend(
+                out[one, rows], lse[one, :, rows], largest, key_sums[one, :, seen] = _attend(
                     q[one, rows],
                     k[one, seen],
                     v[one, seen],
@@ -56,8 +63,14 @@ def _reference(q, k, v, k_lens, k_starts, q_start, in_window, sinks, scale, retu
                     scale,
                     q_begin,
                 )
+                max_logit = torch.maximum(max_logit, largest)
         out, lse = out.to(out_dtype), lse.to(dtype)
-    return (out, lse) if return_lse else out
+    more = (
+        *([lse] if return_lse else []),
+        *([max_logit] if return_max_logit else []),
+        *([key_sums] if return_key_sums else []),
+    )
+    return (out, *more) if more else out
 
 
 def _attend(q, k, v, in_window, sinks, scale, q_begin):
@@ -75,14 +88,17 @@ def _attend(q, k, v, in_window, sinks, scale, q_begin):
     k, v = (x.repeat_interleave(heads // x.shape[2], 2) for x in (k, v))
     if q_len == 0 or k_len == 0:  # no place that a term could speak of
         lse = sinks.to(dtype)[:, None].expand(q.shape[0], heads, q_len)
-        return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse
+        nothing = q.new_full((heads,), -math.inf), q.new_zeros(q.shape[0], heads, k_len)
+        return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse, *nothing
 
     score = _scores(q, k) * scale
     keep = k_pos <= q_pos  # causal
     keep = keep & (q_pos - k_pos < in_window)  # sliding_window
     score = torch.where(keep, score, -math.inf)
     out, lse = _weighted(score, v, sink=sinks.to(dtype)[:, None])
-    return out.transpose(1, 2), lse
+    score = score.detach()
+    mass = torch.exp(score - torch.where(lse == -math.inf, math.inf, lse.detach())[..., None]).sum(2)
+    return out.transpose(1, 2), lse, score.amax((0, 2, 3)), mass
 
 
 def _parts(q, k, k_lens, k_starts, q_start):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a0c7502de54492d9
-#   text hash     ea7dd504dde6d389
+#   content hash  fb39e7556aee3784
+#   text hash     cad2da2a2dd5d901
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -20,7 +20,7 @@ import torch
 pytest.register_assert_rewrite(f"{__package__}.checks")
 
 from . import checks
-from .checks import Case, TestAnyVariant, TestBackward, TestLengths  # pytest collects their tests here
+from .checks import Case, TestAnyVariant, TestBackward, TestLengths, TestStatistics  # pytest collects their tests here
 
 import triton
 import triton.language as tl

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f03d33a7875bae25
-#   text hash     d4fb708b854157d8
+#   content hash  deceece064a36cd6
+#   text hash     bdc0beefa318757e
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f03d33a7875bae25
-#   text hash     7497f0624e813b7e
+#   content hash  deceece064a36cd6
+#   text hash     bd5751159a759cb1
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f03d33a7875bae25
-#   text hash     55950a9fb0b6f9e1
+#   content hash  deceece064a36cd6
+#   text hash     051eea058a5a9b40
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f03d33a7875bae25
-#   text hash     0776d7f6f1ca4edc
+#   content hash  deceece064a36cd6
+#   text hash     525ca4749b138583
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f03d33a7875bae25
-#   text hash     fb4984a815c81858
+#   content hash  deceece064a36cd6
+#   text hash     82601aec25fd9395
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

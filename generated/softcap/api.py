@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  388340237e231aaf
-#   text hash     93256927bae65205
+#   content hash  39ec47f3f207a87c
+#   text hash     e88cc2c247f9f043
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

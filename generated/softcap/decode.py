@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  388340237e231aaf
-#   text hash     8e1e27e0bce7e9df
+#   content hash  39ec47f3f207a87c
+#   text hash     b79312071b5170ae
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,19 +1,19 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  388340237e231aaf
-#   text hash     9af56b7db6bd35de
+#   content hash  39ec47f3f207a87c
+#   text hash     98bdb29b611a3c4e
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
 import torch
 
-from . import decode_arguments, runtime
+from . import runtime, decode_arguments  # runtime first: it says what a missing triton means
 from . import decode_kernels as kernels
 
-# up to a head size: keys of a tile, warps, stages and keys of a split for tiles of 16 rows, of calls that leave the latter
-# to the table or ask for fewer than 512, and that ask for more; and for tiles of up to 64 rows. They are a matter of
-# nothing else, and so are the bits of a row
+# up to a head size: keys of a tile, warps, stages and keys of a split. First for tiles of 16 rows and short splits, then
+# for splits of 512 keys or more, which a call asks for; the last for tiles of up to 64 rows. They are a matter of nothing
+# else, and so are the bits of a row
 SPLITS_16BIT = {
     64: ((64, 2, 4, 512), (64, 2, 4, 1024), (64, 4, 4, 2048)),
     128: ((128, 4, 2, 256), (64, 2, 2, 1024), (32, 4, 4, 2048)),

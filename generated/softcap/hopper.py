@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  388340237e231aaf
-#   text hash     5d2be930d70cbf37
+#   content hash  39ec47f3f207a87c
+#   text hash     6ea3c00334906673
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  388340237e231aaf
-#   text hash     e81c19fbba74b52b
+#   content hash  39ec47f3f207a87c
+#   text hash     e389ef878c5d658f
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

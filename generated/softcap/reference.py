@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  388340237e231aaf
-#   text hash     7d354aaeeb90f72d
+#   content hash  39ec47f3f207a87c
+#   text hash     ac7c68b9a147f8a5
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

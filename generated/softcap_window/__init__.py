@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  280e6ad6dbe95ea5
-#   text hash     d18cd6e2d132d6c8
+#   content hash  991298cdffb1d56f
+#   text hash     4ee0629e82bbb5a2
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

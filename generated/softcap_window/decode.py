@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  280e6ad6dbe95ea5
-#   text hash     844f75081e09fd36
+#   content hash  991298cdffb1d56f
+#   text hash     ff120a78a49a421d
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  280e6ad6dbe95ea5
-#   text hash     163dec35d0a3fbed
+#   content hash  991298cdffb1d56f
+#   text hash     b3036130e6f77d0f
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

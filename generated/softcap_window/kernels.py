@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  280e6ad6dbe95ea5
-#   text hash     2c52da858ebd8ee2
+#   content hash  991298cdffb1d56f
+#   text hash     26b14590729eedd9
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 
@@ -312,16 +312,20 @@ def forward(
             )  # fmt: skip
     else:
         # a branch between products of this width costs more than a loop that mixed tiles have to themselves
-        left = full_first - first
-        for i in tl.range(0, left + last - full_last):
-            k_start = tl.where(i < left, first + i, full_last + i - left) * BLOCK_N
+        for i in tl.range(0, last - full_last):
+            k_start = (last - 1 - i) * BLOCK_N
             acc, m, l = attend(
                 acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True
             )  # fmt: skip
-        for i in tl.range(full_first, full_last):
-            k_start = i * BLOCK_N
+        for i in tl.range(0, full_last - full_first):
+            k_start = (full_last - 1 - i) * BLOCK_N
             acc, m, l = attend(
                 acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=False
+            )  # fmt: skip
+        for i in tl.range(0, full_first - first):
+            k_start = (full_first - 1 - i) * BLOCK_N
+            acc, m, l = attend(
+                acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True
             )  # fmt: skip
 
     l = tl.sum(l, 1)  # [BLOCK_M]

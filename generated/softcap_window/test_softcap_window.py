@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  280e6ad6dbe95ea5
-#   text hash     6b99cab69e8e9dfb
+#   content hash  991298cdffb1d56f
+#   text hash     51ee70662c6445f9
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

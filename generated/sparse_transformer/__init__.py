@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  373fa0fb3da326e6
-#   text hash     834dcec4acb02df9
+#   content hash  2a7e7fca2158840b
+#   text hash     2ac91a83ab45c9f7
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

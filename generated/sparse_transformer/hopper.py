@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  373fa0fb3da326e6
-#   text hash     28b9c36c325811fc
+#   content hash  2a7e7fca2158840b
+#   text hash     67c27ea2173e986f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  373fa0fb3da326e6
-#   text hash     e58b024384640d82
+#   content hash  2a7e7fca2158840b
+#   text hash     605ee44646d8204d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

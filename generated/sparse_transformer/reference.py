@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  373fa0fb3da326e6
-#   text hash     700ed9bd9703d5d2
+#   content hash  2a7e7fca2158840b
+#   text hash     b3cf08b3c8c2d3b4
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

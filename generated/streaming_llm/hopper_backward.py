@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  093cfda108a972ab
-#   text hash     2f7ad3263afbdd29
+#   content hash  556c0f3e5ccddf22
+#   text hash     dfcf04ea60a85711
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  093cfda108a972ab
-#   text hash     fa433698a2ecfa5a
+#   content hash  556c0f3e5ccddf22
+#   text hash     17383b2165a492c4
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  093cfda108a972ab
-#   text hash     36fcad61cae83be4
+#   content hash  556c0f3e5ccddf22
+#   text hash     a0d5cc1588ebdd16
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

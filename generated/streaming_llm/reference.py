@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  093cfda108a972ab
-#   text hash     4a397f3ec608a6a9
+#   content hash  556c0f3e5ccddf22
+#   text hash     fd46f650fa9ee767
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

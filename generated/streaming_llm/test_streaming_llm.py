@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  093cfda108a972ab
-#   text hash     42f189d8700d0075
+#   content hash  556c0f3e5ccddf22
+#   text hash     7901355ca9a7e2dd
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  90a3e7f176949cd1
-#   text hash     4d07068cf3db88cd
+#   content hash  34da31f43d212086
+#   text hash     fa061a8258e6801e
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  90a3e7f176949cd1
-#   text hash     89e2661228655ddd
+#   content hash  34da31f43d212086
+#   text hash     151c4ec03a4f54c2
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  90a3e7f176949cd1
-#   text hash     a9f3bae0b5562fda
+#   content hash  34da31f43d212086
+#   text hash     5e66ee112edb872c
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  90a3e7f176949cd1
-#   text hash     102c6f4e117a6a28
+#   content hash  34da31f43d212086
+#   text hash     aa46d9d6dcc2d57a
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f7a84c4f63b39fbb
-#   text hash     a509c1317d201aab
+#   content hash  4b8d08a5cabfac72
+#   text hash     3114616b36342952
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

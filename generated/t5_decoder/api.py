@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f7a84c4f63b39fbb
-#   text hash     b12da9830594b125
+#   content hash  4b8d08a5cabfac72
+#   text hash     54b4f56de42d7da3
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f7a84c4f63b39fbb
-#   text hash     dcc50160e66f167b
+#   content hash  4b8d08a5cabfac72
+#   text hash     15f9bd424ca5b420
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f7a84c4f63b39fbb
-#   text hash     8ac273cdea715eea
+#   content hash  4b8d08a5cabfac72
+#   text hash     ccfad0f7a110f5dd
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 
@@ -327,13 +327,13 @@ def forward(
     keys = (k_desc, v_desc, b, k_offset, h, k_len)
     terms = (scale, q_pos, in_rel_bias_base, in_rel_bias_stride_entry)
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
-    for i in tl.range(full_last, last):
-        k_start = i * BLOCK_N
+    for i in tl.range(0, last - full_last):
+        k_start = (last - 1 - i) * BLOCK_N
         acc, m, l = attend(
             acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True
         )  # fmt: skip
-    for i in tl.range(full_first, full_last):
-        k_start = i * BLOCK_N
+    for i in tl.range(0, full_last - full_first):
+        k_start = (full_last - 1 - i) * BLOCK_N
         acc, m, l = attend(
             acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=False
         )  # fmt: skip

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f7a84c4f63b39fbb
-#   text hash     279c711b527fbc3b
+#   content hash  4b8d08a5cabfac72
+#   text hash     9b4c943282b1ade3
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  150018d937c2fddd
-#   text hash     9df889ca185d0581
+#   content hash  a8725fc05401c224
+#   text hash     f901dad8036ff634
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

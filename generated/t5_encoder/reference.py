@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  150018d937c2fddd
-#   text hash     a520c43c4dfb9762
+#   content hash  a8725fc05401c224
+#   text hash     113aeb3bffaeae0c
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

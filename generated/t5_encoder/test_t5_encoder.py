@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  150018d937c2fddd
-#   text hash     99fa8d2e8ada23ae
+#   content hash  a8725fc05401c224
+#   text hash     1bd4ce87b6f2f1cf
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

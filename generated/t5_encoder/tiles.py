@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  150018d937c2fddd
-#   text hash     44c6334b403d2eff
+#   content hash  a8725fc05401c224
+#   text hash     54ac6baeeda59405
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8d2090b09da96c4d
-#   text hash     cbec6056ef0c0a2d
+#   content hash  389776720fcc097a
+#   text hash     96444bc351801d2e
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

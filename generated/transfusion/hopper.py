@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8d2090b09da96c4d
-#   text hash     1c82f5193eda249f
+#   content hash  389776720fcc097a
+#   text hash     dc4e1adbb845aaae
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

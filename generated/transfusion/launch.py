@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8d2090b09da96c4d
-#   text hash     85759690b3c563fe
+#   content hash  389776720fcc097a
+#   text hash     feef82710cacd59b
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8d2090b09da96c4d
-#   text hash     ac33bcbb759e3fee
+#   content hash  389776720fcc097a
+#   text hash     2ac0b558df3f29fb
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8d2090b09da96c4d
-#   text hash     526f38d67febe00f
+#   content hash  389776720fcc097a
+#   text hash     1d5a78f39d7a6518
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7500bc8bb030cfb4
-#   text hash     dad55c8e54ec2236
+#   content hash  2fd9a77182166282
+#   text hash     cba8ab1407e12b5f
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7500bc8bb030cfb4
-#   text hash     873b3d9d3b80b348
+#   content hash  2fd9a77182166282
+#   text hash     df087a3c3391c999
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

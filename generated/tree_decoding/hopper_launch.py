@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7500bc8bb030cfb4
-#   text hash     609fff0ee89808f1
+#   content hash  2fd9a77182166282
+#   text hash     7b62c2604e1cd433
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py gets."""
 

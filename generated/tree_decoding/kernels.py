@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7500bc8bb030cfb4
-#   text hash     924deb3f212ab894
+#   content hash  2fd9a77182166282
+#   text hash     1e4fc168feb6b6a3
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 
@@ -423,13 +423,13 @@ def forward(
         in_tree_mask_stride_query1
     )  # fmt: skip
     first, full_first, full_last, last = key_tiles(q_len, k_len, BLOCK_N)
-    for i in tl.range(full_last, last):
-        k_start = i * BLOCK_N
+    for i in tl.range(0, last - full_last):
+        k_start = (last - 1 - i) * BLOCK_N
         acc, m, l = attend(
             acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True
         )  # fmt: skip
-    for i in tl.range(full_first, full_last):
-        k_start = i * BLOCK_N
+    for i in tl.range(0, full_last - full_first):
+        k_start = (full_last - 1 - i) * BLOCK_N
         acc, m, l = attend(
             acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=False
         )  # fmt: skip

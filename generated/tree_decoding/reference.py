@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7500bc8bb030cfb4
-#   text hash     3d031a4e32f39a32
+#   content hash  2fd9a77182166282
+#   text hash     fc880d59cbe75768
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

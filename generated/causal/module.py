@@ -1,0 +1,149 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/causal.yaml
+#   content hash  2e963eb906f9103f
+#   text hash     3d835e8e8dbce7ff
+#   render with   attnforge render specs/causal.yaml
+"""The variant as a layer: projections and what else stands around `attention`."""
+
+from __future__ import annotations
+
+import torch
+
+from . import decode_arguments
+from .api import attention
+from .decode import append, attend_with_cache
+
+
+class Attention(torch.nn.Module):
+    """Causal attention with grouped heads.
+
+    hidden_size: columns of x and of what comes back
+    num_heads, num_kv_heads: heads of queries, and of keys and values; as many if None
+    head_dim: columns of a head, hidden_size // num_heads if None
+    v_head_dim: columns of a head of values, head_dim if None
+    bias: whether q_proj, k_proj, v_proj, o_proj and g_proj have one
+    qk_norm: whether q_norm and k_norm, each an RMSNorm over head_dim, follow q_proj and k_proj
+    norm_eps: what they add to mean squares
+    output_gate: whether sigmoid(g_proj(x)) multiplies what goes into o_proj
+    scale: factor of q·k, 1 / sqrt(head_dim) if None
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_heads: int,
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        *,
+        v_head_dim: int | None = None,
+        bias: bool = False,
+        qk_norm: bool = False,
+        norm_eps: float = 1e-6,
+        output_gate: bool = False,
+        scale: float | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ):
+        super().__init__()
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        head_dim = hidden_size // num_heads if head_dim is None else head_dim
+        v_head_dim = head_dim if v_head_dim is None else v_head_dim
+        self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
+        self.head_dim, self.v_head_dim, self.scale = head_dim, v_head_dim, scale
+        made = {"device": device, "dtype": dtype}
+        self.q_proj = torch.nn.Linear(hidden_size, num_heads * head_dim, bias=bias, **made)
+        self.k_proj = torch.nn.Linear(hidden_size, num_kv_heads * head_dim, bias=bias, **made)
+        self.v_proj = torch.nn.Linear(hidden_size, num_kv_heads * v_head_dim, bias=bias, **made)
+        self.o_proj = torch.nn.Linear(num_heads * v_head_dim, hidden_size, bias=bias, **made)
+        self.q_norm = torch.nn.RMSNorm(head_dim, eps=norm_eps, **made) if qk_norm else torch.nn.Identity()
+        self.k_norm = torch.nn.RMSNorm(head_dim, eps=norm_eps, **made) if qk_norm else torch.nn.Identity()
+        self.g_proj = torch.nn.Linear(hidden_size, num_heads * v_head_dim, bias=bias, **made) if output_gate else None
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        *,
+        k_lens: torch.Tensor | None = None,
+        k_starts: torch.Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> torch.Tensor:
+        """What the layer makes of x (B, T, hidden_size), in its shape.
+
+        k_lens, k_starts: int32 (B,), optional; entry b has the tokens of rows k_starts[b] to k_lens[b], without the last one
+        cache: of `new_cache`, optional; x are tokens that follow those in it
+        """
+        q = self.q_norm(self.q_proj(x).view(*x.shape[:-1], -1, self.head_dim))
+        k = self.k_norm(self.k_proj(x).view(*x.shape[:-1], -1, self.head_dim))
+        v = self.v_proj(x).view(*x.shape[:-1], -1, self.v_head_dim)
+        if cache is not None:
+            if not (k_lens is k_starts is None):
+                raise ValueError("cache: expected no k_lens and k_starts beside it; Cache.keep leaves padding out")
+            out = self._decode(q, k, v, cache)
+        else:
+            out = attention(
+                q, k, v, k_lens=k_lens, k_starts=k_starts, q_start=_start(k_lens, k_starts), scale=self.scale
+            )
+        out = out.flatten(-2)
+        if self.g_proj is not None:
+            out = out * self.g_proj(x).sigmoid()
+        return self.o_proj(out)
+
+    def new_cache(self, batch: int, size: int, dtype: torch.dtype | None = None) -> Cache:
+        """An empty cache with room for `size` tokens of each of `batch` sequences."""
+        weight, heads = self.k_proj.weight, self.num_kv_heads
+        k, v = (weight.new_empty((batch, size, heads, n), dtype=dtype) for n in (self.head_dim, self.v_head_dim))
+        return Cache(k, v)
+
+    def _decode(self, q, k, v, cache):
+        """Attention of new tokens, which join the cache."""
+        if torch.is_grad_enabled():
+            decode_arguments.refuse_gradients(q=q, k=k, v=v)
+        first = cache.longest == 0
+        cache.append(k, v)
+        if first:
+            # nothing is cached that a prompt would have to read
+            return attention(q, k, v, scale=self.scale)
+        return attend_with_cache(q, cache.k, cache.v, cache.seq_lens, scale=self.scale)
+
+    def extra_repr(self) -> str:
+        """What the module's text says beside its parts."""
+        return f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}, head_dim={self.head_dim}"
+
+
+def _start(k_lens, k_starts):
+    """The position of row 0, counted from an entry's first token; None where nothing is padded."""
+    if k_starts is not None:
+        return -k_starts
+    return None if k_lens is None else 0
+
+
+class Cache:
+    """Keys and values of the tokens that a layer has seen.
+
+    k (B, size, Hkv, D) and v (B, size, Hkv, Dv); seq_lens, int32 (B,), says how many tokens each sequence has.
+    """
+
+    def __init__(self, k: torch.Tensor, v: torch.Tensor):
+        self.k, self.v, self.size = k, v, k.shape[1]
+        self.seq_lens = torch.zeros(k.shape[0], dtype=torch.int32, device=k.device)
+        self.longest = 0  # at least what each sequence has: known without a look at the device
+
+    def append(self, k, v):
+        """Puts new tokens behind those of each sequence."""
+        tokens = k.shape[1]
+        if self.longest + tokens > self.size:
+            raise ValueError(f"cache: expected room for {self.longest + tokens} tokens, got {self.size}")
+        places = self.seq_lens[:, None] + torch.arange(tokens, dtype=torch.int64, device=k.device)
+        slots = places + self.size * torch.arange(len(places), device=k.device)[:, None]
+        append(k, v, self.k, self.v, slots)
+        self.seq_lens += tokens
+        self.longest += tokens
+
+    def keep(self, lengths: torch.Tensor, longest: int | None = None) -> None:
+        """Forgets all but the first tokens of each sequence: padding at the end of prompts, or drafts.
+
+        lengths: int32 (B,); longest: the largest of them, where it is known
+        """
+        self.seq_lens.copy_(torch.minimum(self.seq_lens, lengths))
+        self.longest = self.longest if longest is None else min(self.longest, longest)

@@ -1,0 +1,101 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/full.yaml
+#   content hash  dc8ecee1a17a6cc5
+#   text hash     1ee7e196a313de4e
+#   render with   attnforge render specs/full.yaml
+"""The variant as a layer: projections and what else stands around `attention`."""
+
+from __future__ import annotations
+
+import torch
+
+from .api import attention
+
+
+class Attention(torch.nn.Module):
+    """Softmax attention without a mask.
+
+    hidden_size: columns of x and of what comes back
+    num_heads, num_kv_heads: heads of queries, and of keys and values; as many if None
+    head_dim: columns of a head, hidden_size // num_heads if None
+    v_head_dim: columns of a head of values, head_dim if None
+    bias: whether q_proj, k_proj, v_proj, o_proj and g_proj have one
+    qk_norm: whether q_norm and k_norm, each an RMSNorm over head_dim, follow q_proj and k_proj
+    norm_eps: what they add to mean squares
+    output_gate: whether sigmoid(g_proj(x)) multiplies what goes into o_proj
+    scale: factor of q·k, 1 / sqrt(head_dim) if None
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_heads: int,
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        *,
+        v_head_dim: int | None = None,
+        bias: bool = False,
+        qk_norm: bool = False,
+        norm_eps: float = 1e-6,
+        output_gate: bool = False,
+        scale: float | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ):
+        super().__init__()
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        head_dim = hidden_size // num_heads if head_dim is None else head_dim
+        v_head_dim = head_dim if v_head_dim is None else v_head_dim
+        self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
+        self.head_dim, self.v_head_dim, self.scale = head_dim, v_head_dim, scale
+        made = {"device": device, "dtype": dtype}
+        self.q_proj = torch.nn.Linear(hidden_size, num_heads * head_dim, bias=bias, **made)
+        self.k_proj = torch.nn.Linear(hidden_size, num_kv_heads * head_dim, bias=bias, **made)
+        self.v_proj = torch.nn.Linear(hidden_size, num_kv_heads * v_head_dim, bias=bias, **made)
+        self.o_proj = torch.nn.Linear(num_heads * v_head_dim, hidden_size, bias=bias, **made)
+        self.q_norm = torch.nn.RMSNorm(head_dim, eps=norm_eps, **made) if qk_norm else torch.nn.Identity()
+        self.k_norm = torch.nn.RMSNorm(head_dim, eps=norm_eps, **made) if qk_norm else torch.nn.Identity()
+        self.g_proj = torch.nn.Linear(hidden_size, num_heads * v_head_dim, bias=bias, **made) if output_gate else None
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        context: torch.Tensor | None = None,
+        *,
+        k_lens: torch.Tensor | None = None,
+        k_starts: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """What the layer makes of x (B, T, hidden_size), in its shape.
+
+        context: (B, Tk, hidden_size), optional; keys and values are made of it, not of x
+        k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b], without the last one
+        """
+        keys = x if context is None else context
+        q = self.q_norm(self.q_proj(x).view(*x.shape[:-1], -1, self.head_dim))
+        k = self.k_norm(self.k_proj(keys).view(*keys.shape[:-1], -1, self.head_dim))
+        v = self.v_proj(keys).view(*keys.shape[:-1], -1, self.v_head_dim)
+        out = attention(
+            q,
+            k,
+            v,
+            k_lens=k_lens,
+            k_starts=k_starts,
+            q_start=_start(k_lens, k_starts) if context is None else None,
+            scale=self.scale,
+        )
+        out = out.flatten(-2)
+        if self.g_proj is not None:
+            out = out * self.g_proj(x).sigmoid()
+        return self.o_proj(out)
+
+    def extra_repr(self) -> str:
+        """What the module's text says beside its parts."""
+        return f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}, head_dim={self.head_dim}"
+
+
+def _start(k_lens, k_starts):
+    """The position of row 0, counted from an entry's first token; None where nothing is padded."""
+    if k_starts is not None:
+        return -k_starts
+    return None if k_lens is None else 0

@@ -1,0 +1,282 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/qwen3.yaml
+#   content hash  03e42aeb1272a386
+#   text hash     8c5b911f149cf323
+#   render with   attnforge render specs/qwen3.yaml
+"""The package as the attention of models of the library transformers: `register` gives it a name there.
+
+Written for transformers 5.23. A layer whose window, cap, sinks, bias or mask is not the spec's is refused.
+`patch` has a model's layers leave the rotation of q and k to the kernels; `register` alone leaves it to the model.
+"""
+
+from __future__ import annotations
+
+import types
+import weakref
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
+
+from . import runtime
+from .api import attention
+
+SPEC = "qwen3"
+
+
+def register(name: str = f"attnforge_{SPEC}") -> str:
+    """The name, once models may be given it as `attn_implementation`."""
+    for word in ("flash", "sdpa", "flex", "eager", "/", "|"):
+        if word in name:
+            raise ValueError(f"name: {word!r} in it switches on other code of transformers, got {name!r}")
+    AttentionInterface.register(name, attend)
+    AttentionMaskInterface.register(name, mask)
+    return name
+
+
+def attend(
+    module,
+    query,
+    key,
+    value,
+    attention_mask,
+    dropout=0.0,
+    scaling=None,
+    sliding_window=None,
+    softcap=None,
+    s_aux=None,
+    position_bias=None,
+    is_causal=None,
+    angles=None,
+    **kwargs,
+):
+    """(out, None): what a layer takes for its attention, out (B, Tq, Hq, Dv), and for the weights.
+
+    query (B, Hq, Tq, D), key (B, Hkv, Tk, D) and value (B, Hkv, Tk, Dv)
+    attention_mask: what `mask` gave, or None
+    angles: (cos, sin, positions) for query and key; None if these are rotated already
+    """
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", True)
+    if not is_causal:
+        raise ValueError(f"{SPEC}: expected a causal layer, as the spec hides later keys; this one is not")
+    if sliding_window is not None:
+        raise ValueError(f"{SPEC}: the layer has a window of {sliding_window} keys, the spec none")
+    if softcap is not None:
+        raise ValueError(f"{SPEC}: the layer caps scores at {softcap}, the spec does not: it needs a softcap")
+    if s_aux is not None:
+        raise ValueError(f"{SPEC}: the layer has sinks, the spec none: it needs sink: true")
+    if position_bias is not None:
+        raise ValueError(f"{SPEC}: the layer adds a bias, the spec none: it needs the term bias")
+    if dropout:
+        raise ValueError(f"{SPEC}: the layer drops a share {dropout} of the weights, the spec none")
+    if kwargs.get("output_attentions"):
+        raise ValueError(f"{SPEC}: weights are never in memory: output_attentions needs eager")
+    if kwargs.get("cache") is not None:
+        raise ValueError(f"{SPEC}: pages of continuous batching need another attention")
+    if kwargs.get("cu_seq_lens_q") is not None:
+        raise ValueError(f"{SPEC}: cu_seq_lens_q packs sequences: this takes a spec with layout: packed")
+    cos, sin, positions = _unrotated(query) if angles is None else angles
+    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+    out = attention(
+        q,
+        k,
+        v,
+        cos=cos,
+        sin=sin,
+        positions=positions,
+        **_rows(attention_mask),
+        scale=scaling,
+    )
+    return out, None
+
+
+# a layer's class -> its window
+LAYERS = {
+    "LlamaAttention": lambda layer: None,
+    "MistralAttention": lambda layer: getattr(layer.config, "sliding_window", None),
+    "Qwen2Attention": lambda layer: layer.sliding_window,
+    "Qwen3Attention": lambda layer: layer.sliding_window,
+}
+PATCHED = weakref.WeakKeyDictionary()  # models, and the attention that they had
+
+
+def patch(model) -> str:
+    """The name that the variant is registered by, once all of a model's layers rotate queries and keys inside of it.
+
+    Caches hold rotated keys: where one has tokens already, layers rotate what comes new themselves.
+    """
+    layers = [layer for layer in model.modules() if type(layer).__name__ in LAYERS]
+    if not layers:
+        raise ValueError(f"{SPEC}: expected a model with layers of {', '.join(LAYERS)}, got a {type(model).__name__}")
+    PATCHED.setdefault(model, model.config._attn_implementation)
+    name = register()
+    model.set_attn_implementation(name)
+    for layer in layers:
+        layer.forward = types.MethodType(_forward, layer)
+    return name
+
+
+def unpatch(model) -> None:
+    """Gives a model the attention back that it had before `patch`."""
+    if model not in PATCHED:
+        raise ValueError(f"{SPEC}: expected a model that is patched")
+    model.set_attn_implementation(PATCHED.pop(model))
+    for layer in model.modules():
+        if getattr(vars(layer).get("forward"), "__func__", None) is _forward:
+            del layer.forward
+
+
+def _forward(layer, hidden_states, position_embeddings, attention_mask=None, past_key_values=None, **kwargs):
+    """What a layer's own forward gives."""
+    seen = 0 if past_key_values is None else past_key_values.get_seq_length(layer.layer_idx)
+    # a static cache that has been written to knows on the device alone how many tokens it has
+    if isinstance(seen, torch.Tensor) or seen:
+        given = {"position_embeddings": position_embeddings, "attention_mask": attention_mask}
+        return type(layer).forward(layer, hidden_states, past_key_values=past_key_values, **given, **kwargs)
+    cos, sin = position_embeddings
+    if cos.shape[-1] != layer.head_dim:
+        raise ValueError(f"{SPEC}: expected angles of a head's {layer.head_dim} columns, got those of {cos.shape[-1]}")
+    heads = (*hidden_states.shape[:-1], -1, layer.head_dim)
+    query, key, value = (project(hidden_states).view(heads) for project in (layer.q_proj, layer.k_proj, layer.v_proj))
+    if hasattr(layer, "q_norm"):
+        query, key = layer.q_norm(query), layer.k_norm(key)
+    query, key, value = (x.transpose(1, 2) for x in (query, key, value))
+    if past_key_values is not None:
+        past_key_values.update(_rotate(key, cos, sin), value, layer.layer_idx)
+    out, weights = attend(
+        layer,
+        query,
+        key,
+        value,
+        attention_mask,
+        dropout=layer.attention_dropout if layer.training else 0.0,
+        scaling=layer.scaling,
+        sliding_window=LAYERS[type(layer).__name__](layer),
+        angles=_angles(cos, sin, query, attention_mask),
+        **kwargs,
+    )
+    return layer.o_proj(out.flatten(-2)), weights
+
+
+def _rotate(x, cos, sin):
+    """Heads (B, H, T, D) with their halves rotated."""
+    first, second = x.chunk(2, -1)
+    return x * cos[:, None] + torch.cat((-second, first), -1) * sin[:, None]
+
+
+def _angles(cos, sin, query, attention_mask):
+    """Tables with a row for each token, by what a model's rotary embedding gave, and the tokens' rows in them."""
+    tables = [x[..., : x.shape[-1] // 2].flatten(0, 1) for x in (cos, sin)]
+    if attention_mask is None and len(cos) == 1:
+        # a token's row is its position
+        return *tables, None
+    return *tables, torch.arange(len(tables[0]), dtype=torch.int32, device=cos.device).view(cos.shape[:2])
+
+
+def _unrotated(query):
+    """Angles of 0, for queries and keys that are rotated already."""
+    cos = query.new_ones(1, query.shape[-1] // 2)
+    return cos, torch.zeros_like(cos), query.new_zeros(1, 1, dtype=torch.int32)
+
+
+def mask(
+    batch_size,
+    q_length,
+    kv_length,
+    q_offset=0,
+    kv_offset=0,
+    mask_function=causal_mask_function,
+    attention_mask=None,
+    local_size=None,
+    use_vmap=False,
+    device="cpu",
+    **kwargs,
+):
+    """Where entries' keys begin and end, and the first query's position: int32 (B, 3, 1, 1); None where all line up.
+
+    The four axes are those of a mask, which models hand on unread. attention_mask (B, tokens so far) may be padded on
+    either side, without holes.
+    """
+    if use_vmap:
+        raise ValueError(f"{SPEC}: the model joins a mask of its own to the usual one; write it into the spec")
+    if mask_function is bidirectional_mask_function:
+        raise ValueError(f"{SPEC}: the model asks for a mask that shows later keys, the spec hides them")
+    wait = _may_wait(q_length, device)
+    if mask_function is not causal_mask_function and q_length > 1:
+        before, after = _neighbours(mask_function, batch_size, kv_length, device)
+        told = f"{SPEC}: position_ids pack sequences, or blocks see later keys: this takes layout: packed or prefix_lm"
+        _check((before | (local_size == 1)).all() & ~after.any(), told, wait)
+    lined = isinstance(q_offset, int) and q_offset + q_length == kv_offset + kv_length
+    if lined and _is_full(attention_mask, kv_offset + kv_length, wait):
+        return None
+    first, end = _keys(attention_mask, batch_size, kv_length, kv_offset, device, wait)
+    return _columns(first, end, q_offset - kv_offset - first)
+
+
+def _rows(attention_mask):
+    """The keywords of `attention` by what `mask` made."""
+    if attention_mask is None:
+        return {}
+    first, end, start = _numbers(attention_mask)
+    return {"k_starts": first, "k_lens": end, "q_start": start}
+
+
+def _neighbours(mask_function, batch_size, kv_length, device):
+    """Whether a query sees the key before its own, and whether the one before sees its key: (B, kv_length - 1) both."""
+    entry, here = torch.arange(batch_size, device=device)[:, None], torch.arange(1, kv_length, device=device)[None]
+    head = torch.zeros((), dtype=torch.int64, device=device)
+    seen = (mask_function(entry, head, q, k) for q, k in ((here, here - 1), (here - 1, here)))
+    return tuple(x.expand(batch_size, kv_length - 1) for x in seen)
+
+
+def _may_wait(q_length, device):
+    """Whether a look at values on the device may wait for it: once in a pass over more than one token."""
+    if q_length == 1 or torch.compiler.is_compiling():
+        return False
+    return torch.device(device).type != "cuda" or not torch.cuda.is_current_stream_capturing()
+
+
+def _check(holds, told, wait):
+    """An error if something does not hold: here, or on the device where nothing waits for it."""
+    if not wait:
+        runtime.assert_on_device(holds, told)
+    elif not holds:
+        raise ValueError(told)
+
+
+def _is_full(attention_mask, tokens, wait):
+    """Whether it is known that nothing is padded."""
+    if attention_mask is None:
+        return True
+    return wait and attention_mask.shape[1] >= tokens and bool(attention_mask.all())
+
+
+def _keys(attention_mask, batch_size, kv_length, kv_offset, device, wait):
+    """The rows (B,) of each entry's first key and behind its last one."""
+    if attention_mask is None:
+        first = torch.zeros(batch_size, dtype=torch.int32, device=device)
+        return first, first + kv_length
+    held = attention_mask[:, kv_offset : kv_offset + kv_length].to(torch.int32)
+    first, count = held.argmax(1), held.sum(1)
+    row = torch.arange(held.shape[1], device=held.device)
+    run = (row >= first[:, None]) & (row < (first + count)[:, None])
+    _check(
+        (run == held).all(), f"{SPEC}: expected an attention_mask with padding on the left or right, got holes", wait
+    )
+    return first, first + count
+
+
+def _columns(*columns):
+    """Numbers of each entry (B,) with the four axes of a mask."""
+    return torch.stack(torch.broadcast_tensors(*columns), 1).to(torch.int32)[:, :, None, None]
+
+
+def _numbers(attention_mask):
+    """The columns of what `mask` made."""
+    made = isinstance(attention_mask, torch.Tensor) and attention_mask.dtype == torch.int32
+    if not made or attention_mask.dim() != 4 or attention_mask.shape[2:] != (1, 1):
+        got = getattr(attention_mask, "shape", type(attention_mask).__name__)
+        raise ValueError(f"{SPEC}: expected no ready mask, but a 2-D attention_mask of the model, got {got}")
+    return attention_mask[:, :, 0, 0].unbind(1)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  171691d64d9ac800
-#   text hash     bf5697be82318798
+#   content hash  cdc2c1ff5146930a
+#   text hash     334c2d476135dacd
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  171691d64d9ac800
-#   text hash     6a0ede8bd3cb56ce
+#   content hash  cdc2c1ff5146930a
+#   text hash     3271e94054405bdc
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  171691d64d9ac800
-#   text hash     94853ed5356cc405
+#   content hash  cdc2c1ff5146930a
+#   text hash     21e4e396253d5769
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

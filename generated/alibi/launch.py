@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  171691d64d9ac800
-#   text hash     144ed6733fc532dd
+#   content hash  cdc2c1ff5146930a
+#   text hash     0a57a482a585ba56
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

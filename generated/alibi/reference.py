@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  171691d64d9ac800
-#   text hash     ec49cc3be4cdcf8e
+#   content hash  cdc2c1ff5146930a
+#   text hash     5574325645c3c22d
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  451891258d0fde7d
-#   text hash     19ef7a723aba2beb
+#   content hash  7e7e7b0e94881cae
+#   text hash     e9418bad98054a2d
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  451891258d0fde7d
-#   text hash     1020037892871c22
+#   content hash  7e7e7b0e94881cae
+#   text hash     f3a66fb87e19d4f1
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  451891258d0fde7d
-#   text hash     fdf4621f561072e5
+#   content hash  7e7e7b0e94881cae
+#   text hash     c7af1af62635d0ff
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

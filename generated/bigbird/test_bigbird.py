@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  451891258d0fde7d
-#   text hash     0f2f8562be538d1a
+#   content hash  7e7e7b0e94881cae
+#   text hash     175f9feeab3adbee
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

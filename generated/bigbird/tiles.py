@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  451891258d0fde7d
-#   text hash     40aff72c65697054
+#   content hash  7e7e7b0e94881cae
+#   text hash     83d687223bf91d95
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3fdcd87e07e9d4a2
-#   text hash     c56e459cd7029a3c
+#   content hash  aa5a240fa4025b8f
+#   text hash     ce4d6ee5d5052aed
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3fdcd87e07e9d4a2
-#   text hash     1b89bca7aa4907b6
+#   content hash  aa5a240fa4025b8f
+#   text hash     3ca90386ec33ead4
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

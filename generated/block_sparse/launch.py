@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3fdcd87e07e9d4a2
-#   text hash     e2445c883dc241ed
+#   content hash  aa5a240fa4025b8f
+#   text hash     94f5a0c4d40e469c
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

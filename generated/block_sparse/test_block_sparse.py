@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3fdcd87e07e9d4a2
-#   text hash     cd38f89fd597e657
+#   content hash  aa5a240fa4025b8f
+#   text hash     c4ce2d7fc03ca3bd
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3fdcd87e07e9d4a2
-#   text hash     4bcbe254f04c6a3d
+#   content hash  aa5a240fa4025b8f
+#   text hash     9d9d4228e782d4b5
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  bd0654072152dbe0
-#   text hash     14daa4b01a8a6963
+#   content hash  3c5799e245e20936
+#   text hash     9aebfc44ec10d4b1
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

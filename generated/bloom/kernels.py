@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  bd0654072152dbe0
-#   text hash     db4b9c1cafe0c6f6
+#   content hash  3c5799e245e20936
+#   text hash     7b0576c43441c95d
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

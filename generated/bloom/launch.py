@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  bd0654072152dbe0
-#   text hash     5c95fb4f6c125a8f
+#   content hash  3c5799e245e20936
+#   text hash     7a2eaa1f63a9a416
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

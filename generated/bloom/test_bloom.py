@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  bd0654072152dbe0
-#   text hash     0bbc191dc82d5ffb
+#   content hash  3c5799e245e20936
+#   text hash     eb23ea73f8c2d6e7
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

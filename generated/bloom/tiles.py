@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  bd0654072152dbe0
-#   text hash     4b69decff1d613bc
+#   content hash  3c5799e245e20936
+#   text hash     3d75513ad8d2198a
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2e963eb906f9103f
-#   text hash     f8e147bb20be873f
+#   content hash  b140afd73af974c5
+#   text hash     6e4a41c8f3eb65cf
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2e963eb906f9103f
-#   text hash     d40aecaa4f04be0a
+#   content hash  b140afd73af974c5
+#   text hash     960221e810ea65b0
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

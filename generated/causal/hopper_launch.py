@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2e963eb906f9103f
-#   text hash     dbb48cecf1ade99e
+#   content hash  b140afd73af974c5
+#   text hash     b330a9ff43e73094
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2e963eb906f9103f
-#   text hash     674dd1e225800aee
+#   content hash  b140afd73af974c5
+#   text hash     d50ea4cd38a434d9
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

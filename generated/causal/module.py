@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2e963eb906f9103f
-#   text hash     3d835e8e8dbce7ff
+#   content hash  b140afd73af974c5
+#   text hash     2d2abacf77dcd31e
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2e963eb906f9103f
-#   text hash     c0fe3407f35a9354
+#   content hash  b140afd73af974c5
+#   text hash     36b30391cfb3a6fe
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2e963eb906f9103f
-#   text hash     bebfee99aaa5a3dc
+#   content hash  b140afd73af974c5
+#   text hash     cd792a3bf5703017
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  005a3fa8094292ee
-#   text hash     d2be03df63ca8382
+#   content hash  e1895be9c55d5fbc
+#   text hash     b64ddb93c39e4ab4
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

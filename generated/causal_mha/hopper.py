@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  005a3fa8094292ee
-#   text hash     52d1b50c78ace4c9
+#   content hash  e1895be9c55d5fbc
+#   text hash     e037cfd50ea5eba5
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  005a3fa8094292ee
-#   text hash     ed1f0a702e99c28a
+#   content hash  e1895be9c55d5fbc
+#   text hash     2b12676dc6f44847
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

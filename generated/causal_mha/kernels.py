@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  005a3fa8094292ee
-#   text hash     45990a0602b7a63f
+#   content hash  e1895be9c55d5fbc
+#   text hash     6e1068c33f32ea3f
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  005a3fa8094292ee
-#   text hash     ecc7ceb449f0a8a0
+#   content hash  e1895be9c55d5fbc
+#   text hash     809d1d5cf7666299
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

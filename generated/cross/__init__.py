@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3b599df900926c08
-#   text hash     bd990744c8b7a183
+#   content hash  d478cb38e35840f7
+#   text hash     33cbce7c34fcf237
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3b599df900926c08
-#   text hash     359dd4f4a44a89ea
+#   content hash  d478cb38e35840f7
+#   text hash     48a3538e1b48fb3e
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3b599df900926c08
-#   text hash     5ccbdfff2cc047f2
+#   content hash  d478cb38e35840f7
+#   text hash     497e17a8fe85d1da
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3b599df900926c08
-#   text hash     691a1f606e2f2c25
+#   content hash  d478cb38e35840f7
+#   text hash     d77cd12e89364c65
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3b599df900926c08
-#   text hash     c73767b2aa3ca5ad
+#   content hash  d478cb38e35840f7
+#   text hash     51873afa968b6488
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

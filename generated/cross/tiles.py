@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3b599df900926c08
-#   text hash     6978b4a75912e064
+#   content hash  d478cb38e35840f7
+#   text hash     41b1987bda6f1084
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  66e98fa31e15757d
-#   text hash     0e875257f3a5e424
+#   content hash  899c2cb2ffa0820f
+#   text hash     d7e60976c86d40ac
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

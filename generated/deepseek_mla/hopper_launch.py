@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  66e98fa31e15757d
-#   text hash     636f4c135b7c041e
+#   content hash  899c2cb2ffa0820f
+#   text hash     9e18351876e5c7e6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py gets."""
 

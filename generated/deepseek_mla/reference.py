@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  66e98fa31e15757d
-#   text hash     dea0d759c20a5740
+#   content hash  899c2cb2ffa0820f
+#   text hash     6982d5e7da725cf7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  66e98fa31e15757d
-#   text hash     e344cc2894a7e345
+#   content hash  899c2cb2ffa0820f
+#   text hash     1796230bb814f6bb
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

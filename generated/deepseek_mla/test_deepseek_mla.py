@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  66e98fa31e15757d
-#   text hash     042d2a1e482031d8
+#   content hash  899c2cb2ffa0820f
+#   text hash     0102ebd7dc70c46b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  596d9e9a521a775b
-#   text hash     02bf4fd3954fc8a6
+#   content hash  6f80c57af7e579c8
+#   text hash     96b39a9bf710b96e
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  596d9e9a521a775b
-#   text hash     a268b8c109a62fd4
+#   content hash  6f80c57af7e579c8
+#   text hash     28f137725ebec4aa
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  596d9e9a521a775b
-#   text hash     36314ada4d1598e6
+#   content hash  6f80c57af7e579c8
+#   text hash     c8c328cec7639111
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  596d9e9a521a775b
-#   text hash     580918b20177a548
+#   content hash  6f80c57af7e579c8
+#   text hash     33cb7b3064109203
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  596d9e9a521a775b
-#   text hash     cfc50d9780c61e37
+#   content hash  6f80c57af7e579c8
+#   text hash     d70a06743441114e
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  122b4dc339843bf1
-#   text hash     7f59d85f930469dc
+#   content hash  88358e6d09cbb9c7
+#   text hash     a30cf184cac023ab
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  122b4dc339843bf1
-#   text hash     dea28934dfc0264f
+#   content hash  88358e6d09cbb9c7
+#   text hash     0ba6880d8a8dc28f
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  122b4dc339843bf1
-#   text hash     304b4c7e63feb7a6
+#   content hash  88358e6d09cbb9c7
+#   text hash     62fffbbd6323051c
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  122b4dc339843bf1
-#   text hash     9dc7aacacb0a8d82
+#   content hash  88358e6d09cbb9c7
+#   text hash     6ec4b52e08330563
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  122b4dc339843bf1
-#   text hash     ca6122a105188731
+#   content hash  88358e6d09cbb9c7
+#   text hash     8727ca66e8c2955c
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

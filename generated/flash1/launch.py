@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5d2040c1447bcc42
-#   text hash     99e77077c863ebdb
+#   content hash  05f22f1c128e8a21
+#   text hash     d70da594673d9842
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5d2040c1447bcc42
-#   text hash     7e968fcfb4e17095
+#   content hash  05f22f1c128e8a21
+#   text hash     f483c1acc3a71c0f
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

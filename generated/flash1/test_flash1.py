@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5d2040c1447bcc42
-#   text hash     784b6d7127ef950e
+#   content hash  05f22f1c128e8a21
+#   text hash     ea2808883e8aacb6
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5d2040c1447bcc42
-#   text hash     0147d308af69e899
+#   content hash  05f22f1c128e8a21
+#   text hash     6b9222de83076da7
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

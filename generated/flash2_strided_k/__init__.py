@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  56e77adefa1a23bd
-#   text hash     4fd1d4095984b6d0
+#   content hash  8ee24391f06fdbf2
+#   text hash     4f093d95601c518c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  56e77adefa1a23bd
-#   text hash     f385cd1104e0830f
+#   content hash  8ee24391f06fdbf2
+#   text hash     01596922a63dbb01
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  56e77adefa1a23bd
-#   text hash     636d8ad73bbcc878
+#   content hash  8ee24391f06fdbf2
+#   text hash     5b6d361755327cb3
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

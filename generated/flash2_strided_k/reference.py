@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  56e77adefa1a23bd
-#   text hash     d1a075bef05dfa04
+#   content hash  8ee24391f06fdbf2
+#   text hash     d226edddb0ca6c68
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

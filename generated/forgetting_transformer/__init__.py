@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  720fc9922b2e138d
-#   text hash     120283639d9327d1
+#   content hash  f160e25bd6e46751
+#   text hash     9c4598ef6a6130e9
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

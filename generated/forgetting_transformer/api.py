@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  720fc9922b2e138d
-#   text hash     337f1f3a215151d0
+#   content hash  f160e25bd6e46751
+#   text hash     18edd0a391935ac7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  720fc9922b2e138d
-#   text hash     b49ffebd5c34bc8d
+#   content hash  f160e25bd6e46751
+#   text hash     314ca7d9a840bfe5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  720fc9922b2e138d
-#   text hash     8ddea1c26c82c602
+#   content hash  f160e25bd6e46751
+#   text hash     ef66404b952aad83
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  720fc9922b2e138d
-#   text hash     5c749d56634b6830
+#   content hash  f160e25bd6e46751
+#   text hash     704e8c46f34830f5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

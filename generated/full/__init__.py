@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  dc8ecee1a17a6cc5
-#   text hash     6460d4b3f4d087fc
+#   content hash  d00c1e1f8efe18ff
+#   text hash     e64bfb5070f265ed
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  dc8ecee1a17a6cc5
-#   text hash     e3d787c74f92610e
+#   content hash  d00c1e1f8efe18ff
+#   text hash     438f8af054765889
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  dc8ecee1a17a6cc5
-#   text hash     c2b196da889b7afb
+#   content hash  d00c1e1f8efe18ff
+#   text hash     a2ff450f786983b0
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

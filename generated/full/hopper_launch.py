@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  dc8ecee1a17a6cc5
-#   text hash     02e906d1cc5f4830
+#   content hash  d00c1e1f8efe18ff
+#   text hash     1f91140ca0719130
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  dc8ecee1a17a6cc5
-#   text hash     41cdb116f314b3ac
+#   content hash  d00c1e1f8efe18ff
+#   text hash     3c714577be4434f7
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  dc8ecee1a17a6cc5
-#   text hash     6adfca6ae44f11e9
+#   content hash  d00c1e1f8efe18ff
+#   text hash     243f0d2cbb80d5a1
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  dc8ecee1a17a6cc5
-#   text hash     7540dced438cf66e
+#   content hash  d00c1e1f8efe18ff
+#   text hash     f58192a27c284e44
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  dc8ecee1a17a6cc5
-#   text hash     78f4b19476e74fea
+#   content hash  d00c1e1f8efe18ff
+#   text hash     303bafb422e6532a
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9c8a2cfabbcc4c97
-#   text hash     5ba8be7782b91bc9
+#   content hash  7c15a370ca1831a6
+#   text hash     869e115fd60e9bee
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

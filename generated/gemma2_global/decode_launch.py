@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9c8a2cfabbcc4c97
-#   text hash     e11f29a52771c158
+#   content hash  7c15a370ca1831a6
+#   text hash     ca5e70041c179f58
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

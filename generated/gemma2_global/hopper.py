@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9c8a2cfabbcc4c97
-#   text hash     70fdf5d924049840
+#   content hash  7c15a370ca1831a6
+#   text hash     edd6ca39ded53915
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9c8a2cfabbcc4c97
-#   text hash     da5bbea81eb254df
+#   content hash  7c15a370ca1831a6
+#   text hash     cdb7193b58ebe78f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

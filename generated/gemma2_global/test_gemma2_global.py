@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9c8a2cfabbcc4c97
-#   text hash     a928af152a74dccc
+#   content hash  7c15a370ca1831a6
+#   text hash     6e98f5d931ff6a4c
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

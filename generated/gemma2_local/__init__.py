@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2db11d45188d89f6
-#   text hash     42222fe720106d39
+#   content hash  d575dc6c5342ec20
+#   text hash     fab0bcdc6254b6a3
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2db11d45188d89f6
-#   text hash     f18ca582e08d16d0
+#   content hash  d575dc6c5342ec20
+#   text hash     ac1368af5197a3a6
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

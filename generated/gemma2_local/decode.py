@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2db11d45188d89f6
-#   text hash     63197fc3f8366f16
+#   content hash  d575dc6c5342ec20
+#   text hash     ed3fa3f3a9ccd6b4
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

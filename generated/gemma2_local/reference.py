@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2db11d45188d89f6
-#   text hash     3889d44b175a9475
+#   content hash  d575dc6c5342ec20
+#   text hash     4f0fc3357353c293
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2db11d45188d89f6
-#   text hash     9f00a4dc68477074
+#   content hash  d575dc6c5342ec20
+#   text hash     55ec876a02b18b4e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  104ce6d94995dc57
-#   text hash     b8fdaade3ac878b1
+#   content hash  fd087fada2102ef8
+#   text hash     940ffadf07c1dfa9
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  104ce6d94995dc57
-#   text hash     ec867b3230451c96
+#   content hash  fd087fada2102ef8
+#   text hash     bbf3462c87417592
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

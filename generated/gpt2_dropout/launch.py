@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  104ce6d94995dc57
-#   text hash     5e1a603c634bb9dd
+#   content hash  fd087fada2102ef8
+#   text hash     929ac543ab7da7d0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

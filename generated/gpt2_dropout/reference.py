@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  104ce6d94995dc57
-#   text hash     b82e0da1dc6f8d62
+#   content hash  fd087fada2102ef8
+#   text hash     214f176a55078437
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

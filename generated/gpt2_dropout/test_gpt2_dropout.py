@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  104ce6d94995dc57
-#   text hash     bb65482e2eb936cd
+#   content hash  fd087fada2102ef8
+#   text hash     4f960181f1a1d09d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

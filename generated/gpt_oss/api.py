@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ddb855ced6fd5d13
-#   text hash     659563fa6634b7ba
+#   content hash  3ec20ea2e8cf5a58
+#   text hash     0e8a64ddc89e7095
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

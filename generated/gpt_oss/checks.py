@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/tests/checks.py.jinja
-#   content hash  8fa207e94bf2efe2
-#   text hash     0246ff5f4c37cc0b
+#   content hash  41fdab103df4fc53
+#   text hash     f1f417a2459f8ba5
 #   render with   attnforge render SPEC
 """What suites check and by which rule; what is a variant's own stands in the test file beside it.
 
@@ -252,7 +252,13 @@ class Variant:
         weighed = gold["lse"][gold["lse"].isfinite()].abs()
         scores = weighed.max().item() if weighed.numel() else 0.0
         for name in gold:
-            accept(case, name, got[name], gold[name], [x[name] for x in lows], scores)
+            try:
+                accept(case, name, got[name], gold[name], [x[name] for x in lows], scores)
+            except Near:
+                # of thousands of rows, one may be off by three deviations where a few draws were off by half of one
+                if len(lows) <= DRAWS + 1:
+                    lows += yardsticks(rounding, inputs, *upstream, more=True)
+                accept(case, name, got[name], gold[name], [x[name] for x in lows], scores)
         self.check_zeros(case, got, gold)
 
     def check_zeros(self, case, got, gold):
@@ -331,6 +337,7 @@ TAMER = "say in the spec what makes sense: min and max of inputs, domain: {min: 
 SANE = {torch.bfloat16: 3e-2, torch.float16: 1.5e-2, torch.float32: 1e-4}
 NARROW = (torch.bfloat16, torch.float16, torch.float32)
 DRAWS = 8
+MORE = 24  # draws beside them, where an error is little beyond its limit
 LONG = 2**23  # scores of a call from which on fewer draws have to do
 PART = 2**22  # numbers that are rounded at a time
 ARITHMETIC = ("add", "sub", "rsub", "mul")
@@ -338,6 +345,10 @@ ARITHMETIC = ("add", "sub", "rsub", "mul")
 FUNCTIONS = "cos div erf exp exp2 log log1p log2 pow reciprocal rsqrt sigmoid sin softplus sqrt tanh".split()
 # the axes of results, without the first one where sequences are packed
 AXES = dict.fromkeys(("out", "dq", "dk", "dv"), ("batch", "row", "head", "column")) | {"lse": ("batch", "head", "row")}
+
+
+class Near(AssertionError):
+    """An error so little beyond its limit that the draws of the yardstick may have been lucky ones."""
 
 
 class Dithered(TorchDispatchMode):
@@ -387,16 +398,17 @@ def nudged(x, make):
     return x.float() * (1 + torch.finfo(torch.float32).eps * make.floats(x.shape).sign())
 
 
-def yardsticks(function, inputs, *upstream):
-    """Results of a reference that rounds as kernels do, once to the nearest number and some times by chance.
+def yardsticks(function, inputs, *upstream, more=False):
+    """Results of a reference that rounds as kernels do, once to the nearest number and some times by chance, or `more`.
 
     How far one is off hangs on luck where few numbers stand or all cancel, and a kernel that adds in another order is
     as right: its roundings are other ones. Several draws tell how far roundings can take a result.
     """
-    yield function(inputs, *upstream)
     # where rows are long there are many of them, which make up for fewer draws
     scores = inputs["q"].numel() // inputs["q"].shape[-1] * inputs["k"].shape[-3]
-    for seed in range(DRAWS if scores < LONG else 3):
+    if not more:
+        yield function(inputs, *upstream)
+    for seed in range(DRAWS, DRAWS + MORE) if more else range(DRAWS if scores < LONG else 3):
         make = Make(seed)
         near = inputs | {name: nudged(x, make) for name, x in floats(inputs).items()}
         given = [nudged(x, make) for x in upstream]
@@ -455,14 +467,15 @@ def accept(case, name, got, gold, lows, scores=0.0):
     row_limit = 4 * order * torch.maximum(row_yard, eps * row_size) + 1e-6
     worst = row_error / row_limit
     note(title, error.abs().max(), limit, worst.max())
-    refuse(title, f"error {error.abs().max():.3g}, limit {limit:.3g}", error.abs() > limit, got, gold)
+    kind = Near if max(error.abs().max() / limit, worst.max()) < 4 else AssertionError
+    refuse(title, f"error {error.abs().max():.3g}, limit {limit:.3g}", error.abs() > limit, got, gold, kind)
     at = worst.argmax()
     rows = f"a row's error (rms) {row_error.flatten()[at]:.3g}, limit {row_limit.flatten()[at]:.3g}"
     wrong = (worst > 1) & (worst == worst.max())
-    refuse(title, rows, wrong[..., None].expand(error.reshape(shape).shape).reshape(gold.shape), got, gold)
+    refuse(title, rows, wrong[..., None].expand(error.reshape(shape).shape).reshape(gold.shape), got, gold, kind)
 
 
-def refuse(title, what, wrong, got, gold):
+def refuse(title, what, wrong, got, gold, kind=AssertionError):
     """Fails if anything is wrong, and tells the place that is furthest off."""
     __tracebackhide__ = True
     if wrong.any():
@@ -471,7 +484,7 @@ def refuse(title, what, wrong, got, gold):
         axes = AXES.get(title.split(": ")[-1], ())[-gold.dim() :]
         at = ", ".join(f"{axis} {i}" for axis, i in zip(axes, place)) if axes else f"entry {place}"
         numbers = f"got {got[tuple(place)].item():.9g}, expected {gold[tuple(place)].item():.9g}"
-        raise AssertionError(f"{title}: {what}\nat {at}: {numbers}")
+        raise kind(f"{title}: {what}\nat {at}: {numbers}")
 
 
 def rms(x):

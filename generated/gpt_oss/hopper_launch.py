@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ddb855ced6fd5d13
-#   text hash     f19b76d8261cada3
+#   content hash  3ec20ea2e8cf5a58
+#   text hash     fb0dcda58d9fa009
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ddb855ced6fd5d13
-#   text hash     fd2a78158900ca2e
+#   content hash  3ec20ea2e8cf5a58
+#   text hash     83ee9746f7d5e57b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ddb855ced6fd5d13
-#   text hash     9d8a83e89e4614a2
+#   content hash  3ec20ea2e8cf5a58
+#   text hash     a1739751dc5bf743
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

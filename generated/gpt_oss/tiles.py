@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ddb855ced6fd5d13
-#   text hash     c5bc087d34290200
+#   content hash  3ec20ea2e8cf5a58
+#   text hash     216168c3e7b9d425
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

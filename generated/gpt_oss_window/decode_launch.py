@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3c75b28bb3267988
-#   text hash     334ced9edee8e082
+#   content hash  f02cf0e3563324ed
+#   text hash     5b846414a72e1963
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

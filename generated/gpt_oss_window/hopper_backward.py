@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3c75b28bb3267988
-#   text hash     04ef1d1952ed9a1a
+#   content hash  f02cf0e3563324ed
+#   text hash     896ff0a098d9254b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3c75b28bb3267988
-#   text hash     682b356b492558b8
+#   content hash  f02cf0e3563324ed
+#   text hash     7c7cc084f5081b05
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

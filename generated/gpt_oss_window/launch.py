@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3c75b28bb3267988
-#   text hash     bcba33f30c9d1eca
+#   content hash  f02cf0e3563324ed
+#   text hash     bd8ba2988df01807
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  db7c25af82c563c2
-#   text hash     bbd71a5b33c08413
+#   content hash  f2cb7ee51917df9e
+#   text hash     bcfe1aef481fc75b
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  db7c25af82c563c2
-#   text hash     c1962eb2da8360d0
+#   content hash  f2cb7ee51917df9e
+#   text hash     b52c6b147f59ea7e
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

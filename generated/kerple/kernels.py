@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  db7c25af82c563c2
-#   text hash     69ab1a8ee03fe531
+#   content hash  f2cb7ee51917df9e
+#   text hash     4e71b0418c1c837c
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

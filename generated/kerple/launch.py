@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  db7c25af82c563c2
-#   text hash     2ab54eb8a8909ae5
+#   content hash  f2cb7ee51917df9e
+#   text hash     3eadd2f4004093b9
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  db7c25af82c563c2
-#   text hash     e31374a2d2bcd061
+#   content hash  f2cb7ee51917df9e
+#   text hash     c59ebb4b2f99890e
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

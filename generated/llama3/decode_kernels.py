@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  14b7a7e77eaf7b04
-#   text hash     f3a556ff592c573f
+#   content hash  5954beca22e6755a
+#   text hash     efc64a579cc248df
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  14b7a7e77eaf7b04
-#   text hash     7363eabf340f7234
+#   content hash  5954beca22e6755a
+#   text hash     38ed0584ade8aa0a
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  14b7a7e77eaf7b04
-#   text hash     f3a907f90630a1ea
+#   content hash  5954beca22e6755a
+#   text hash     a1fbade247cd717b
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  14b7a7e77eaf7b04
-#   text hash     d246a79dfb1c0ca4
+#   content hash  5954beca22e6755a
+#   text hash     3ddf3bf545a75105
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

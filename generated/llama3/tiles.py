@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  14b7a7e77eaf7b04
-#   text hash     7952e1c6bd8e808d
+#   content hash  5954beca22e6755a
+#   text hash     619ef69f85dc06d8
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  aa0f03a8d235f1d6
-#   text hash     7fb776f524eb9904
+#   content hash  ad1506d7de78efac
+#   text hash     dd0fad4a23449d7a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

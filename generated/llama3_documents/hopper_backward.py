@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  aa0f03a8d235f1d6
-#   text hash     87f83ee4925040ae
+#   content hash  ad1506d7de78efac
+#   text hash     814fdbae63bcad6f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  aa0f03a8d235f1d6
-#   text hash     47a27abb1d265c96
+#   content hash  ad1506d7de78efac
+#   text hash     1f8208540b6a3572
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  aa0f03a8d235f1d6
-#   text hash     e6162fbf0e7822e2
+#   content hash  ad1506d7de78efac
+#   text hash     cc02a7629706a915
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

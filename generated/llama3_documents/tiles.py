@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  aa0f03a8d235f1d6
-#   text hash     36ee850711e43e11
+#   content hash  ad1506d7de78efac
+#   text hash     332905dcc028a389
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cfaeaa9a991fe1be
-#   text hash     afece0b9c24b44ef
+#   content hash  d9919dcf888f9f31
+#   text hash     19b690722c6a434a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

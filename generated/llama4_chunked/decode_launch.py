@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cfaeaa9a991fe1be
-#   text hash     075494bb9f67b841
+#   content hash  d9919dcf888f9f31
+#   text hash     3d59ec0fcde2c116
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

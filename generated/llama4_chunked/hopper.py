@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cfaeaa9a991fe1be
-#   text hash     f7e9dddaaac90f51
+#   content hash  d9919dcf888f9f31
+#   text hash     5fe61fcde548366c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cfaeaa9a991fe1be
-#   text hash     9a40441ce5e1b886
+#   content hash  d9919dcf888f9f31
+#   text hash     f8dad440b44eb32e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cfaeaa9a991fe1be
-#   text hash     11bfee0378dc54ce
+#   content hash  d9919dcf888f9f31
+#   text hash     0e0d5ea1eccabdc9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  90ec8caf795b44b5
-#   text hash     bf0fe11ea9318aac
+#   content hash  1201095d1457aa2b
+#   text hash     e10b7bc8191d6a5f
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

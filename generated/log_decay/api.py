@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  90ec8caf795b44b5
-#   text hash     bf69a1cd19ade64e
+#   content hash  1201095d1457aa2b
+#   text hash     4ae4218ae81b8ccf
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  90ec8caf795b44b5
-#   text hash     10308957261ccb28
+#   content hash  1201095d1457aa2b
+#   text hash     2c8a43aaec1f85e7
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  90ec8caf795b44b5
-#   text hash     1262582613d3bc87
+#   content hash  1201095d1457aa2b
+#   text hash     a2e2aad28e14cb2d
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  90ec8caf795b44b5
-#   text hash     ff48fc2a36f7a7da
+#   content hash  1201095d1457aa2b
+#   text hash     f91acb4a53b4e249
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

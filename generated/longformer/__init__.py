@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4ce054f12f8f0c2d
-#   text hash     a10214b2ba8a73d5
+#   content hash  5bba9f53bf5313ed
+#   text hash     5e0346f69845e819
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4ce054f12f8f0c2d
-#   text hash     2c563932b7a6eb9b
+#   content hash  5bba9f53bf5313ed
+#   text hash     c5eb252b8fae2c91
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4ce054f12f8f0c2d
-#   text hash     9e71e3cb5d7fad4f
+#   content hash  5bba9f53bf5313ed
+#   text hash     5cc65e9cd7aa571f
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

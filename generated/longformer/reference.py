@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4ce054f12f8f0c2d
-#   text hash     6b81c70b5f178338
+#   content hash  5bba9f53bf5313ed
+#   text hash     afb1d6b2e92e2e13
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

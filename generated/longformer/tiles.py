@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4ce054f12f8f0c2d
-#   text hash     d865fc24875c8b69
+#   content hash  5bba9f53bf5313ed
+#   text hash     f4f91f1afe692997
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

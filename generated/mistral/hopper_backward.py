@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  44b75ca92868f791
-#   text hash     e9d2387fb1c5a1d1
+#   content hash  7557562d922731aa
+#   text hash     3c201764f8505feb
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  44b75ca92868f791
-#   text hash     79fd8c18b612a19b
+#   content hash  7557562d922731aa
+#   text hash     c11baf74718d3149
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  44b75ca92868f791
-#   text hash     9fe66423479decb7
+#   content hash  7557562d922731aa
+#   text hash     02e701bb358724a1
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

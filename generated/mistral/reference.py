@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  44b75ca92868f791
-#   text hash     da4882dbf6a31943
+#   content hash  7557562d922731aa
+#   text hash     9aedd7a2394d3b82
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  44b75ca92868f791
-#   text hash     b3079876187c465f
+#   content hash  7557562d922731aa
+#   text hash     ffe43d95e21f0d88
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8c1a3b399b074cda
-#   text hash     9d6c3bdb69cbccf9
+#   content hash  98eb7efbbedb3c7d
+#   text hash     6dc60a65585bbdda
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8c1a3b399b074cda
-#   text hash     d709b11412e81a17
+#   content hash  98eb7efbbedb3c7d
+#   text hash     9716700de3567060
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8c1a3b399b074cda
-#   text hash     ed44de0ed7eaf440
+#   content hash  98eb7efbbedb3c7d
+#   text hash     ab5b6fef7b50f1cc
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8c1a3b399b074cda
-#   text hash     2e131cd39e9da3e6
+#   content hash  98eb7efbbedb3c7d
+#   text hash     cf8ba63e2c729915
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8c1a3b399b074cda
-#   text hash     e195eb4791c5aaff
+#   content hash  98eb7efbbedb3c7d
+#   text hash     e7ef68ed869976cf
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

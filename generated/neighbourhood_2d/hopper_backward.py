@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c226fff733881291
-#   text hash     10627a3e1e91bc7a
+#   content hash  e83a20ea08ef7ffe
+#   text hash     b28343dd73a9c30b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c226fff733881291
-#   text hash     ce3176428b8e73c6
+#   content hash  e83a20ea08ef7ffe
+#   text hash     219e3ca233e1f4ad
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c226fff733881291
-#   text hash     27b67be79e10684f
+#   content hash  e83a20ea08ef7ffe
+#   text hash     3cc08aeffe3931af
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c226fff733881291
-#   text hash     0e5c54c68468d72a
+#   content hash  e83a20ea08ef7ffe
+#   text hash     aa807827e0a90408
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c226fff733881291
-#   text hash     031ca7aa412fd736
+#   content hash  e83a20ea08ef7ffe
+#   text hash     83c9b323d7528949
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

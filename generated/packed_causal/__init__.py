@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f97b4068c66c815b
-#   text hash     fb17d1a4b7f30769
+#   content hash  dc09549bb6d18e85
+#   text hash     7b3c1da7478bd2ae
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f97b4068c66c815b
-#   text hash     cbc52bcc91cb5f36
+#   content hash  dc09549bb6d18e85
+#   text hash     f5cf8fcbc69d0939
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

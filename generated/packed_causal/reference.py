@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f97b4068c66c815b
-#   text hash     86e3db6a9026d55c
+#   content hash  dc09549bb6d18e85
+#   text hash     8b0184fd05f40809
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f97b4068c66c815b
-#   text hash     e2d31012e9d65670
+#   content hash  dc09549bb6d18e85
+#   text hash     8e24413bc733fddc
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f97b4068c66c815b
-#   text hash     67dff72d5eebb369
+#   content hash  dc09549bb6d18e85
+#   text hash     52c76a34d208f274
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

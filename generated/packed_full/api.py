@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2173a07c2501c90f
-#   text hash     9f351d000afd4b80
+#   content hash  f2252cfbd6fe78f0
+#   text hash     a70c0176f5ebdea5
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

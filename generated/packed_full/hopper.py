@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2173a07c2501c90f
-#   text hash     744f8d44e9031a91
+#   content hash  f2252cfbd6fe78f0
+#   text hash     8bab1e495870b7b0
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2173a07c2501c90f
-#   text hash     8b119f8e6e0002a0
+#   content hash  f2252cfbd6fe78f0
+#   text hash     382581abcacae52c
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2173a07c2501c90f
-#   text hash     2ccf80c58d206bd4
+#   content hash  f2252cfbd6fe78f0
+#   text hash     27f6d61e240a6d3b
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2173a07c2501c90f
-#   text hash     a0c9e6b24171e808
+#   content hash  f2252cfbd6fe78f0
+#   text hash     868b368cfc22b5ba
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1a7d3909a6fd7f63
-#   text hash     26d5a2f992b533c4
+#   content hash  cf9ef6ad19a3a099
+#   text hash     3b83f0bac9d24867
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

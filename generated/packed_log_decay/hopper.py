@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1a7d3909a6fd7f63
-#   text hash     8e8bbbc52c37f0fd
+#   content hash  cf9ef6ad19a3a099
+#   text hash     bb33f69134f15b2a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

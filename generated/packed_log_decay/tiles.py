@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1a7d3909a6fd7f63
-#   text hash     43515ca039205131
+#   content hash  cf9ef6ad19a3a099
+#   text hash     2222c030157fa0d7
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

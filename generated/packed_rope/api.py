@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c5b773cfcdf76df9
-#   text hash     b8c1e382ed843a5c
+#   content hash  1b28cb175e1e0553
+#   text hash     c826a41a788fd552
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c5b773cfcdf76df9
-#   text hash     0767d7f635c6899c
+#   content hash  1b28cb175e1e0553
+#   text hash     6955b62cfea3d4ae
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c5b773cfcdf76df9
-#   text hash     68e789562040f131
+#   content hash  1b28cb175e1e0553
+#   text hash     071e0d29d17348ab
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c5b773cfcdf76df9
-#   text hash     7dac5cfdecf14ecf
+#   content hash  1b28cb175e1e0553
+#   text hash     96b239535999d567
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c5b773cfcdf76df9
-#   text hash     10cc84fe19ea3f7a
+#   content hash  1b28cb175e1e0553
+#   text hash     1062b527a48f6746
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

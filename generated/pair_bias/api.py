@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4ec1b423f9e81bf4
-#   text hash     4b9b46c815aed0ec
+#   content hash  475b7fed3867c082
+#   text hash     39ac7f77e58e3bb0
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4ec1b423f9e81bf4
-#   text hash     35134486ce8649c8
+#   content hash  475b7fed3867c082
+#   text hash     d4b7991696cf3121
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4ec1b423f9e81bf4
-#   text hash     6e5bb63fbec9d4ee
+#   content hash  475b7fed3867c082
+#   text hash     c6935af5106d4a99
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

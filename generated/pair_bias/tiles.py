@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4ec1b423f9e81bf4
-#   text hash     21bcab2eab5ca95a
+#   content hash  475b7fed3867c082
+#   text hash     f4e46168a64d1361
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4ec1b423f9e81bf4
-#   text hash     4da5dd587b1895ef
+#   content hash  475b7fed3867c082
+#   text hash     e2f28ed68b380b46
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  be283f42c939106f
-#   text hash     d82d91d0e2d9d60d
+#   content hash  2ae128816d931994
+#   text hash     16262be6a4e795e7
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  be283f42c939106f
-#   text hash     13f4768c5e1199e2
+#   content hash  2ae128816d931994
+#   text hash     cff213007cf7e605
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

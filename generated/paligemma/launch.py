@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  be283f42c939106f
-#   text hash     11d8cb6160a92da2
+#   content hash  2ae128816d931994
+#   text hash     568803f31c751594
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

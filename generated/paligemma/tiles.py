@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  be283f42c939106f
-#   text hash     c130821b0378750d
+#   content hash  2ae128816d931994
+#   text hash     91ce3c8ebb1940f9
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  acf0091d0dd39c57
-#   text hash     0e0b779a679fc8d8
+#   content hash  700433824b2c824e
+#   text hash     227e005157faeb41
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

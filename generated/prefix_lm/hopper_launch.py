@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  acf0091d0dd39c57
-#   text hash     adf20b7194be614d
+#   content hash  700433824b2c824e
+#   text hash     c55ec38f521e9f33
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  acf0091d0dd39c57
-#   text hash     9c90e3ca360b3ea3
+#   content hash  700433824b2c824e
+#   text hash     70dacd6825f1964b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  acf0091d0dd39c57
-#   text hash     cf0ec5f990d6c358
+#   content hash  700433824b2c824e
+#   text hash     177639a327098560
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  03e42aeb1272a386
-#   text hash     436ce04fd2101202
+#   content hash  24bb5c893bbe5503
+#   text hash     21034bbef8e0603f
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

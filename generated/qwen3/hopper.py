@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  03e42aeb1272a386
-#   text hash     2a441b987c824cf6
+#   content hash  24bb5c893bbe5503
+#   text hash     4f2418e858d01519
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  03e42aeb1272a386
-#   text hash     814c6d78715f3c8f
+#   content hash  24bb5c893bbe5503
+#   text hash     5f43c4858423ba20
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  03e42aeb1272a386
-#   text hash     178b6d33e14ed641
+#   content hash  24bb5c893bbe5503
+#   text hash     c60f3a7121b36ad9
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

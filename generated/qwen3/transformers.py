@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  03e42aeb1272a386
-#   text hash     8c5b911f149cf323
+#   content hash  24bb5c893bbe5503
+#   text hash     1a6da18733e3118d
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

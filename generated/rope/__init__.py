@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d4a6be4c31e74d10
-#   text hash     1388daff69044c78
+#   content hash  f99b656f54251512
+#   text hash     03af6cbf1c9eaba8
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

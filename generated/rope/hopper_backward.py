@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d4a6be4c31e74d10
-#   text hash     f67617b86f18e802
+#   content hash  f99b656f54251512
+#   text hash     82c3c61fcc5a15db
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

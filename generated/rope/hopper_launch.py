@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d4a6be4c31e74d10
-#   text hash     a06fc731e4137f3c
+#   content hash  f99b656f54251512
+#   text hash     a46cfcefb21e4761
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d4a6be4c31e74d10
-#   text hash     d69665c9367c7ee6
+#   content hash  f99b656f54251512
+#   text hash     a1352974b3352677
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d4a6be4c31e74d10
-#   text hash     c2462f804d523b6c
+#   content hash  f99b656f54251512
+#   text hash     67a5697ffafaf9b9
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

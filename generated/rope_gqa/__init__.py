@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  02e90d789e8a4d27
-#   text hash     7f99789d21e7180a
+#   content hash  76796913dea7f0f1
+#   text hash     e6afac2f35a37cb7
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  02e90d789e8a4d27
-#   text hash     66476c67a4176054
+#   content hash  76796913dea7f0f1
+#   text hash     aff37da3dd74bfc6
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

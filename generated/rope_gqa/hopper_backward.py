@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  02e90d789e8a4d27
-#   text hash     ff5bc33cd9c8eb19
+#   content hash  76796913dea7f0f1
+#   text hash     8eded342a7574995
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  02e90d789e8a4d27
-#   text hash     62e7d4db709e93e3
+#   content hash  76796913dea7f0f1
+#   text hash     3a87233bf16919ec
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

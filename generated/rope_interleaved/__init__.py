@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c5cf3b83ce494606
-#   text hash     d0b7fbf56b563d93
+#   content hash  58c6abe06b4f99b0
+#   text hash     1a6f417787dd49e7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c5cf3b83ce494606
-#   text hash     b527e59409da9081
+#   content hash  58c6abe06b4f99b0
+#   text hash     c1fc7ea92e902273
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c5cf3b83ce494606
-#   text hash     1ae88993aef18d0d
+#   content hash  58c6abe06b4f99b0
+#   text hash     2c6f1d8f0201d401
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

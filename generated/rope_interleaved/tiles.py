@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c5cf3b83ce494606
-#   text hash     228f83dd827be8f5
+#   content hash  58c6abe06b4f99b0
+#   text hash     058bcb7687d39fbd
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

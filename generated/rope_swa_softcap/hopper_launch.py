@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  03e0f27bfef918b5
-#   text hash     62188589aeeba497
+#   content hash  a1c44c701be1d4af
+#   text hash     45787129759524f0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  03e0f27bfef918b5
-#   text hash     06095c3b810705c2
+#   content hash  a1c44c701be1d4af
+#   text hash     a0aa63f034ae6673
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  03e0f27bfef918b5
-#   text hash     f305e8cd3d04b252
+#   content hash  a1c44c701be1d4af
+#   text hash     082be86128b70314
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  03e0f27bfef918b5
-#   text hash     1399dcf8d9931a68
+#   content hash  a1c44c701be1d4af
+#   text hash     33caee400a98bf05
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  03e0f27bfef918b5
-#   text hash     0819031de0f704a0
+#   content hash  a1c44c701be1d4af
+#   text hash     7331cf6e35489cd7
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

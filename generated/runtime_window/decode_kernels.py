@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ab4172a01c7df002
-#   text hash     6567a3af7eae751b
+#   content hash  37a19cbc06a4ea99
+#   text hash     e52ee3f6c8baf538
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

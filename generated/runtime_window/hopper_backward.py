@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ab4172a01c7df002
-#   text hash     db8b512277247120
+#   content hash  37a19cbc06a4ea99
+#   text hash     623ae7cfec4b3000
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

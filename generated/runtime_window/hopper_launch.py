@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ab4172a01c7df002
-#   text hash     6b9c162f7484624c
+#   content hash  37a19cbc06a4ea99
+#   text hash     4d2e51d5d06b72e8
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

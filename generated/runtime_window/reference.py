@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ab4172a01c7df002
-#   text hash     20ea527c0e09c173
+#   content hash  37a19cbc06a4ea99
+#   text hash     2fc4173c94bc245d
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ab4172a01c7df002
-#   text hash     ce8733f065f412b9
+#   content hash  37a19cbc06a4ea99
+#   text hash     2026178440ee082b
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

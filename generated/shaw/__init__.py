@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f5a879e46a45326b
-#   text hash     a572d2fe86c8f387
+#   content hash  bcd00a9a9bb12163
+#   text hash     e2651369a83f1dc1
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f5a879e46a45326b
-#   text hash     6d46c9083315fd2d
+#   content hash  bcd00a9a9bb12163
+#   text hash     e4686897f939bae1
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f5a879e46a45326b
-#   text hash     cec3c64f0a573f74
+#   content hash  bcd00a9a9bb12163
+#   text hash     effc75e5ec7a1208
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f5a879e46a45326b
-#   text hash     805e871b8b66f6b3
+#   content hash  bcd00a9a9bb12163
+#   text hash     7c992398e3a19880
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f5a879e46a45326b
-#   text hash     c7101a291dd39428
+#   content hash  bcd00a9a9bb12163
+#   text hash     5545fbf2db2136a0
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

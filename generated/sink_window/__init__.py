@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fb39e7556aee3784
-#   text hash     c5d41068ee09fb56
+#   content hash  ac11b0dc0ce349ff
+#   text hash     e9259c35cffc614d
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fb39e7556aee3784
-#   text hash     2d965a9d9d511a2e
+#   content hash  ac11b0dc0ce349ff
+#   text hash     491972aa356b02f6
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

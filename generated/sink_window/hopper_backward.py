@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fb39e7556aee3784
-#   text hash     e31d69e3ed327d9c
+#   content hash  ac11b0dc0ce349ff
+#   text hash     a5910608bdbafb0f
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

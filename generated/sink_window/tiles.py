@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fb39e7556aee3784
-#   text hash     c55e6469b304ddb3
+#   content hash  ac11b0dc0ce349ff
+#   text hash     478d88c410e2e3f2
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fb39e7556aee3784
-#   text hash     c0a59b8c047a54a1
+#   content hash  ac11b0dc0ce349ff
+#   text hash     3ccbdf406049f0be
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  deceece064a36cd6
-#   text hash     bd5751159a759cb1
+#   content hash  2a01a01ac16d97c7
+#   text hash     472a116078ecfdfd
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  deceece064a36cd6
-#   text hash     16f4e88263c78266
+#   content hash  2a01a01ac16d97c7
+#   text hash     1c04b9170b1cea41
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

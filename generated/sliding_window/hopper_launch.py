@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  deceece064a36cd6
-#   text hash     525ca4749b138583
+#   content hash  2a01a01ac16d97c7
+#   text hash     e57b9cb344a99e68
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

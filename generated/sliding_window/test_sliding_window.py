@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  deceece064a36cd6
-#   text hash     2053126285032008
+#   content hash  2a01a01ac16d97c7
+#   text hash     48a3ddaf6d0912ff
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  deceece064a36cd6
-#   text hash     5f3b2a4d48b05ad4
+#   content hash  2a01a01ac16d97c7
+#   text hash     1f43ad54ec88ce66
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

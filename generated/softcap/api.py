@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  39ec47f3f207a87c
-#   text hash     e88cc2c247f9f043
+#   content hash  a3476bb7f4676bb2
+#   text hash     378588faad84d2da
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  39ec47f3f207a87c
-#   text hash     6cca0ee89913357f
+#   content hash  a3476bb7f4676bb2
+#   text hash     902b10b454f2f9ee
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  39ec47f3f207a87c
-#   text hash     98bdb29b611a3c4e
+#   content hash  a3476bb7f4676bb2
+#   text hash     9b08948d5298b367
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

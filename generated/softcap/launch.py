@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  39ec47f3f207a87c
-#   text hash     181fea7e9166fb43
+#   content hash  a3476bb7f4676bb2
+#   text hash     8a9adeb265316947
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

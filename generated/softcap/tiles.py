@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  39ec47f3f207a87c
-#   text hash     bdca6487b7e9c9a0
+#   content hash  a3476bb7f4676bb2
+#   text hash     9ca3763152ac283e
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  991298cdffb1d56f
-#   text hash     d8bed2f0e6ad1f02
+#   content hash  418b1fd4770332f8
+#   text hash     e2324d64374ae18a
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  991298cdffb1d56f
-#   text hash     ff120a78a49a421d
+#   content hash  418b1fd4770332f8
+#   text hash     999ec647752b8117
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  991298cdffb1d56f
-#   text hash     eaa5814336f327c0
+#   content hash  418b1fd4770332f8
+#   text hash     89acc2be718ff782
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  991298cdffb1d56f
-#   text hash     b3036130e6f77d0f
+#   content hash  418b1fd4770332f8
+#   text hash     aa4146829602b896
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

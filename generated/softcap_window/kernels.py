@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  991298cdffb1d56f
-#   text hash     26b14590729eedd9
+#   content hash  418b1fd4770332f8
+#   text hash     53758ce0a6bc1a08
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2a7e7fca2158840b
-#   text hash     67c27ea2173e986f
+#   content hash  a609994cdd6e8db2
+#   text hash     7f66356cabc2e559
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2a7e7fca2158840b
-#   text hash     605ee44646d8204d
+#   content hash  a609994cdd6e8db2
+#   text hash     bd4ef2692f5b4f3f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2a7e7fca2158840b
-#   text hash     6ca79fd40195bffe
+#   content hash  a609994cdd6e8db2
+#   text hash     6a5d760cef63ee65
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

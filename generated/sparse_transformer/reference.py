@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2a7e7fca2158840b
-#   text hash     b3cf08b3c8c2d3b4
+#   content hash  a609994cdd6e8db2
+#   text hash     4b575040d72dec2f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2a7e7fca2158840b
-#   text hash     d6a815db075f9ccd
+#   content hash  a609994cdd6e8db2
+#   text hash     2c3af05f1460d15e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  556c0f3e5ccddf22
-#   text hash     0ea2b905c82dc772
+#   content hash  c5a28634358078f5
+#   text hash     9133d6eaabedd9a6
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

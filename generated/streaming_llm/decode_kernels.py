@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  556c0f3e5ccddf22
-#   text hash     6880f02dfc62b227
+#   content hash  c5a28634358078f5
+#   text hash     2074d0e2c75b970e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  556c0f3e5ccddf22
-#   text hash     c8c2f04239002fde
+#   content hash  c5a28634358078f5
+#   text hash     9c8fae0d0780f321
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  556c0f3e5ccddf22
-#   text hash     a0d5cc1588ebdd16
+#   content hash  c5a28634358078f5
+#   text hash     93a8c1e076d02e6c
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  556c0f3e5ccddf22
-#   text hash     bbfd59af4b397fb9
+#   content hash  c5a28634358078f5
+#   text hash     ed6969e0955103f0
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  34da31f43d212086
-#   text hash     340df855460fd1c8
+#   content hash  012b4c5abd23c427
+#   text hash     5695200d2cc26fac
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

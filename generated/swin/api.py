@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  34da31f43d212086
-#   text hash     64ee76882bc4294a
+#   content hash  012b4c5abd23c427
+#   text hash     1ead2c280d12244d
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

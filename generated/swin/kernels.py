@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  34da31f43d212086
-#   text hash     0eb40ca31c13c930
+#   content hash  012b4c5abd23c427
+#   text hash     182be36cd6a33580
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

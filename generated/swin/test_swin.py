@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  34da31f43d212086
-#   text hash     9c2895ea93afd5d2
+#   content hash  012b4c5abd23c427
+#   text hash     bb0ec89cd84b5466
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  34da31f43d212086
-#   text hash     aa46d9d6dcc2d57a
+#   content hash  012b4c5abd23c427
+#   text hash     67f5a7a11ceea5db
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4b8d08a5cabfac72
-#   text hash     3114616b36342952
+#   content hash  10be91638dff596b
+#   text hash     f3a817349bc69ca6
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

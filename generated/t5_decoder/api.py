@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4b8d08a5cabfac72
-#   text hash     54b4f56de42d7da3
+#   content hash  10be91638dff596b
+#   text hash     ebb93f518573dff2
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

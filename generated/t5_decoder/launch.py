@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4b8d08a5cabfac72
-#   text hash     9b4c943282b1ade3
+#   content hash  10be91638dff596b
+#   text hash     65f5d337f5072769
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

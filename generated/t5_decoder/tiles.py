@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4b8d08a5cabfac72
-#   text hash     59b98a6b81e3292c
+#   content hash  10be91638dff596b
+#   text hash     ddcf2a48cdd098d8
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a8725fc05401c224
-#   text hash     e0f243e9db5d10aa
+#   content hash  e3364c6f1f239e06
+#   text hash     0c31db19e9a6a3c6
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

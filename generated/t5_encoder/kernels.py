@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a8725fc05401c224
-#   text hash     6db273e19ec7e290
+#   content hash  e3364c6f1f239e06
+#   text hash     0b7f7cff697a65e8
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a8725fc05401c224
-#   text hash     113aeb3bffaeae0c
+#   content hash  e3364c6f1f239e06
+#   text hash     c894dafb5a986c73
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a8725fc05401c224
-#   text hash     1bd4ce87b6f2f1cf
+#   content hash  e3364c6f1f239e06
+#   text hash     c3e4b42967714d5f
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  389776720fcc097a
-#   text hash     dec86e28fbff35b2
+#   content hash  f894ffdfc9eb4145
+#   text hash     0848b0d61dcdc99f
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

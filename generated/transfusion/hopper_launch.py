@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  389776720fcc097a
-#   text hash     0b029f4fbd0feb96
+#   content hash  f894ffdfc9eb4145
+#   text hash     b3851453f0256169
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py gets."""
 

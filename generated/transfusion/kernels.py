@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  389776720fcc097a
-#   text hash     c7b6a8502e0c4083
+#   content hash  f894ffdfc9eb4145
+#   text hash     fdd303099d4418c5
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  389776720fcc097a
-#   text hash     feef82710cacd59b
+#   content hash  f894ffdfc9eb4145
+#   text hash     3359dde6d94440dc
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

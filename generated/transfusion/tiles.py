@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  389776720fcc097a
-#   text hash     1d5a78f39d7a6518
+#   content hash  f894ffdfc9eb4145
+#   text hash     ea55125f422619d4
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2fd9a77182166282
-#   text hash     e479a55a0b05cdbf
+#   content hash  d11317cd8b7c3419
+#   text hash     5c1a9e5c73403123
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

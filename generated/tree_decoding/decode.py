@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2fd9a77182166282
-#   text hash     a25a5e9a51c1f07e
+#   content hash  d11317cd8b7c3419
+#   text hash     53a38cce29059a2f
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2fd9a77182166282
-#   text hash     06e377b50a26b792
+#   content hash  d11317cd8b7c3419
+#   text hash     485ea6fc652634d0
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2fd9a77182166282
-#   text hash     802a584e7873426e
+#   content hash  d11317cd8b7c3419
+#   text hash     265f2c0f34931e2f
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

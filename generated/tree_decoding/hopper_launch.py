@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2fd9a77182166282
-#   text hash     7b62c2604e1cd433
+#   content hash  d11317cd8b7c3419
+#   text hash     caf9f0fb0e2d0219
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py gets."""
 

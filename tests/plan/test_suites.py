@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -133,6 +134,37 @@ def test_rows_without_keys_leave_the_yardstick_sane(tmp_path: Path) -> None:
     module.checks.accept(module.SMALL, "lse", off.half(), gold, [off.half()] * 9, scores=1e4)
     with pytest.raises(RuntimeError, match="too much to judge by"):
         module.checks.accept(module.SMALL, "lse", off.half(), gold, [(gold * 1.1).half()] * 9, scores=1e4)
+
+
+def test_draws_that_were_lucky_are_followed_by_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = made("lucky", "mask: [causal]\n", tmp_path)
+    checks, draws = module.checks, []
+
+    def judged(case: Any, name: str, got: Any, gold: Any, lows: list[Any], scores: float) -> None:
+        draws.append(len(lows))
+        if len(lows) == 9:
+            raise checks.Near("unlucky")
+        accept(case, name, got, gold, lows, scores)
+
+    accept = checks.accept
+    monkeypatch.setattr(checks, "accept", judged)
+    module.check(module.SMALL)
+    assert draws == [9, 33, 33, 33, 33, 33]
+
+
+@pytest.mark.parametrize(("factor", "near"), [(0.9, None), (1.5, True), (3.9, True), (4.5, False)])
+def test_what_is_far_beyond_its_limit_is_wrong_at_once(factor: float, near: bool | None, tmp_path: Path) -> None:
+    module = made("beyond", "mask: [causal]\n", tmp_path)
+    gold = torch.ones(1, 2, 3, 4, dtype=torch.float64)
+    limit = 2 * torch.finfo(torch.float32).eps + 5e-7  # where draws are exact
+    got = (gold + factor * limit).float()
+    given = module.SMALL, "out", got, gold, [gold.float()] * 9
+    if near is None:
+        module.checks.accept(*given)
+        return
+    with pytest.raises(AssertionError) as raised:
+        module.checks.accept(*given)
+    assert isinstance(raised.value, module.checks.Near) == near
 
 
 # specs that not every test of a suite suits: those that could take a right package for a wrong one, the spec

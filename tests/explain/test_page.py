@@ -164,7 +164,9 @@ def real(chance: random.Random, depth: int) -> Node:
     op = chance.choice(["+", "-", "*", "/", "//", "%", "neg", "where", *TAME])
     count = TAME[op].count or 2 if op in TAME else 1 if op == "neg" else 2
     args = tuple(real(chance, depth - 1) for _ in range(count))
-    return Node(op, (condition(chance, 1), *args) if op == "where" else args, None, "float")
+    # as the parser has it: no zero of whole numbers has a sign
+    whole = op in ("+", "-", "*", "//", "%", "neg", "where") and all(arg.type == "int" for arg in args)
+    return Node(op, (condition(chance, 1), *args) if op == "where" else args, None, "int" if whole else "float")
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -205,7 +205,7 @@ def test_operands_that_outlive_a_step_stay_in_shared_memory(tmp_path: Path) -> N
     found = {tuple(line.split()) for line in compiled(OPERANDS, tmp_path)}
     assert {(kernel, made) for _, kernel, made, _ in found} == {
         ("forward", "score"), ("backward_dkv", "score"), ("backward_dkv", "dp"), ("backward_dq", "score"),
-        ("backward_dq", "dp"),
+        ("backward_dq", "dp"), ("measure", "score"),
     }  # fmt: skip
     assert all(shared == "True" for _, _, _, shared in found), found
 
@@ -220,7 +220,7 @@ for case in cases(resources.variants()["packed_causal"], 80, "bf16", "sm_80"):
 
 def test_tiles_are_loaded_16_bytes_at_a_time_where_nothing_copies_them(tmp_path: Path) -> None:
     found = counts(compiled(WIDTHS, tmp_path))
-    assert set(found) == {"forward", "backward_dkv", "backward_dq"}
+    assert set(found) == {"forward", "backward_dkv", "backward_dq", "measure"}
     # ahead of their use, beside the products
     assert all(ahead > 0 and narrow == 0 for ahead, _, narrow in found.values()), found
 

@@ -63,7 +63,7 @@ def test_comparison_finds(right: str, wrong: str, tmp_path: Path) -> None:
         ("decode_arguments", "(x.shape, x.stride(), x.dtype,", "(x.shape, x.dtype,"),
         ("decode_arguments", "(x.shape, x.stride(), x.dtype,", "(x.stride(), x.dtype,"),
         ("decode_arguments", "(*numbers, *shapes)", "(*shapes,)"),
-        ("decode_launch", "call.longest, splits, lse is None)", "call.longest, lse is None)"),
+        ("decode_launch", "call.longest, splits, split_size, lse is None)", "call.longest, lse is None)"),
     ],
 )
 def test_comparison_of_decoding_finds(file: str, right: str, wrong: str, tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ def render(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Render:
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def package(name: str, text: str) -> ModuleType:
+        name = f"measured_{name}"  # no other test's
         (tmp_path / name).mkdir()
         for file, content in files(tmp_path, name, f"exports: [statistics]\n{text}").items():
             (tmp_path / name / file).write_text(content)

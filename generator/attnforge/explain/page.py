@@ -26,7 +26,7 @@ from . import samples, trace
 
 _SHORT, _LETTERS = 6, "ijlmn"  # parts of an index that stands in a formula; names of those that do not
 _VARIABLES = {"q_len": "qLen", "k_len": "kLen", "q_first": "first", "q_last": "last"}
-_VARIABLES |= {"k_first": "kFirst", "k_last": "kLast"}
+_VARIABLES |= {"k_first": "kFirst", "k_last": "kLast", "q_begin": "(kLen - qLen)"}
 _SCORE, _AFTER = "<mi>score</mi>", "<mi>score′</mi>"
 _VISIBLE = "<mtext>visible if\u00a0</mtext>"
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..language.spec import TARGETS as TARGETS
+from ..language.targets import TARGETS as TARGETS
 
 _VARIABLE = "ATTNFORGE_TARGET"
 # what a launch cache calls the kernels of a pass: those for Hopper GPUs make all gradients in one go

@@ -12,11 +12,11 @@ from ..expressions.inputs import Input, RuntimeOption
 from ..expressions.parser import TALLEST, Runtime, Scope, parse, taller
 from ..expressions.tree import Node
 from ..source import resources, suggestions
-from ..source.errors import Location, Problems, near
+from ..source.errors import Location, Problems
 from ..source.fields import Fields, number
 from ..source.located_yaml import Value, read
 from ..source.located_yaml import parse as parse_yaml
-from . import algorithm, domain, exports, layers, lost_gradients, names, rope
+from . import algorithm, domain, exports, layers, lost_gradients, names, rope, targets
 from .algorithm import FLASH2, Algorithm
 from .declarations import read_inputs
 from .domain import Domain
@@ -27,7 +27,6 @@ from .terms import Library, Term
 __all__ = ["MaskTerm", "Rope", "ScoreTerm", "Spec", "load"]
 
 MOST_TERMS = 50
-TARGETS = ("portable", "hopper")
 KEYS = (
     *("name", "group", "description", "citation", "layout", "heads", "rope", "mask", "score", "domain", "sink"),
     *("dropout", "algorithm", "inputs", "targets", "exports", "latent"),
@@ -73,7 +72,7 @@ class Spec:
     layers: LayerTerms = ALL_KEYS  # what it says in the words of a model's layers
     exports: tuple[str, ...] = ()  # further files of the package
     latent: bool = False  # whether q and k may have 64 columns more than a tile
-    targets: tuple[str, ...] = TARGETS  # what kernels there are for
+    targets: tuple[str, ...] = targets.TARGETS  # what kernels there are for
     text: str = ""  # the canonical text of the spec and its terms, for the content hash
 
 
@@ -173,7 +172,7 @@ class _Loader:
             said,
             wanted,
             wide,
-            self._targets(fields.get("targets")),
+            targets.read(fields.get("targets"), self.problems),
             json.dumps(plain, sort_keys=True, ensure_ascii=False),
         )
 
@@ -231,26 +230,6 @@ class _Loader:
                 at, f"latent: the algorithm {order.name} is for head sizes up to 512; leave one of them out"
             )
         return found
-
-    def _targets(self, value: Value | None) -> tuple[str, ...]:
-        if value is None:
-            return TARGETS
-        if value.mapping or not isinstance(value.data, list) or not value.data:
-            self.problems.add(value.at, f"targets: expected a list such as [portable], got {value.raw or value.kind}")
-            return TARGETS
-        found: list[str] = []
-        for item in value.items():
-            if item.data in found:
-                self.problems.add(item.at, f"{item.data} stands twice")
-            elif item.data in TARGETS:
-                found.append(str(item.data))
-            else:
-                word = item.raw or item.kind
-                self.problems.add(item.at, f"unknown target {word!r}{near(word, TARGETS)}")
-        if found == ["hopper"]:
-            why = "what these kernels do not run, portable ones do: [portable, hopper]"
-            self.problems.add(value.at, f"targets: {why}")
-        return tuple(found)
 
     # -- terms ---------------------------------------------------------------------------------------------------
 

@@ -28,6 +28,9 @@ def _print(node: Node, leaf: Leaf) -> Text:
     parts = [_print(arg, leaf) for arg in node.args]
     if op in ("+", "-", "*", "/"):
         level = printers.BINARY[op]
+        if op == "/" and node.args[1].type == "int" and node.args[1].op in ("neg", "*"):
+            # a whole zero has no sign
+            parts[1] = Text(f"({parts[1].within(printers.SUM)} + 0)", printers.ATOM)
         return Text(f"{parts[0].within(level)} {op} {parts[1].within(level + 1)}", level)
     if op in printers.COMPARISONS:
         sign = _COMPARISONS.get(op, op)

@@ -18,9 +18,11 @@ from typing import Any
 import pytest
 import stand_ins
 import torch
+import unformatted
 from devices import INTERPRETER
 
 from attnforge.gpu import interpreter
+from attnforge.render import emit
 
 pytestmark = pytest.mark.slow
 
@@ -282,29 +284,24 @@ def measured(found: Formula, formula: Formula) -> dict[str, float]:
     }
 
 
-@pytest.fixture(scope="module")
-def distances(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float]]:
-    """Of each recipe, as a reader runs them: specs and blocks in order, in a folder of its own."""
-    folder = tmp_path_factory.mktemp("recipes")
-    (folder / "specs").mkdir()
+def test_recipes_are_their_formulas(tmp_path: Path) -> None:
+    """Specs and blocks in order, as a reader runs them, in a folder of its own; one process runs them all."""
+    (tmp_path / "specs").mkdir()
     for text in blocks("yaml"):
         name = re.match(r"# (\S+)\n", text)
         assert name, "the first line says which file this is"
-        (folder / name[1]).write_text(text, encoding="utf-8")
-    path = os.pathsep.join(map(str, (ROOT / "generator", ROOT / "tests", folder)))
+        (tmp_path / name[1]).write_text(text, encoding="utf-8")
+    made = [unformatted.package(path)[1] for path in sorted((tmp_path / "specs").glob("*.yaml"))]
+    emit.write(made, tmp_path / "generated")
+    path = os.pathsep.join(map(str, (ROOT / "generator", ROOT / "tests", tmp_path)))
     env = os.environ | {"PYTHONPATH": path, INTERPRETER: "1", "CUDA_VISIBLE_DEVICES": ""}
-    specs = sorted(str(p) for p in (folder / "specs").glob("*.yaml"))
-    subprocess.run([sys.executable, "-m", "attnforge", "render", *specs], cwd=folder, env=env, check=True)
-    done = subprocess.run([sys.executable, __file__], cwd=folder, env=env, text=True, capture_output=True)
+    done = subprocess.run([sys.executable, __file__], cwd=tmp_path, env=env, text=True, capture_output=True)
     assert done.returncode == 0, done.stderr
-    found: dict[str, dict[str, float]] = json.loads(done.stdout)
-    return found
-
-
-@pytest.mark.parametrize("name", [*(formula.__name__ for formula in TAKES), *DOORS])
-def test_a_recipe_is_its_formula(distances: dict[str, dict[str, float]], name: str) -> None:
-    assert len(distances[name]) >= 4
-    assert all(apart < 2e-5 for apart in distances[name].values()), distances[name]
+    distances: dict[str, dict[str, float]] = json.loads(done.stdout)
+    assert set(distances) == {*(formula.__name__ for formula in TAKES), *DOORS}
+    assert all(len(found) >= 4 for found in distances.values()), distances
+    wrong = {name: found for name, found in distances.items() if not all(apart < 2e-5 for apart in found.values())}
+    assert not wrong
 
 
 def test_every_recipe_is_held_against_a_formula() -> None:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from ..expressions.inputs import Input
-from ..source.errors import Problems, near
+from ..source.errors import Problems
+from ..source.fields import words
 from ..source.located_yaml import Value
 from .algorithm import Algorithm
 from .layers import LayerTerms
@@ -100,21 +101,11 @@ def read(value: Value | None, spec: Candidate, problems: Problems) -> tuple[str,
     """The exports that a spec asks for; tells those that it cannot have, and why."""
     if value is None:
         return ()
-    if value.mapping or not isinstance(value.data, list) or not value.data:
-        problems.add(value.at, f"exports: expected a list such as [decode], got {value.raw or value.kind}")
-        return ()
-    found = []
-    for item in value.items():
-        if item.data not in EXPORTS:
-            word = item.raw or item.kind
-            problems.add(item.at, f"unknown export {word!r}{near(word, EXPORTS)}")
-        elif item.data in found:
-            problems.add(item.at, f"{item.data} stands twice")
-        else:
-            found.append(str(item.data))
-            for why in EXPORTS[str(item.data)](spec):
-                problems.add(item.at, f"{item.data}: {why}")
-    return tuple(found)
+    found = words(value, "export", EXPORTS, problems)
+    for word, item in found:
+        for why in EXPORTS[word](spec):
+            problems.add(item.at, f"{word}: {why}")
+    return tuple(word for word, _ in found)
 
 
 def _no_decoding(spec: Candidate) -> Iterator[str]:

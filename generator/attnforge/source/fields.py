@@ -104,6 +104,24 @@ def text(value: Value, problems: Problems, key: str) -> str | None:
     return None
 
 
+def words(value: Value, kind: str, known: Collection[str], problems: Problems) -> list[tuple[str, Value]]:
+    """The words of a list, each known and there once, and where they stand; problems tell of all others."""
+    found: dict[str, Value] = {}
+    if value.mapping or not isinstance(value.data, list) or not value.data:
+        said = f"{kind}s: expected a list such as [{next(iter(known))}], got {value.raw or value.kind}"
+        problems.add(value.at, said)
+        return []
+    for item in value.items():
+        if not isinstance(item.data, str) or item.data not in known:
+            word = item.raw or item.kind
+            problems.add(item.at, f"unknown {kind} {word!r}{near(word, known)}")
+        elif item.data in found:
+            problems.add(item.at, f"{item.data} stands twice")
+        else:
+            found[item.data] = item
+    return [*found.items()]
+
+
 def number(value: Value, kind: str, problems: Problems, key: str) -> int | float | bool | None:
     """A number or truth value of the type that an option has."""
     data = value.data

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cdc2c1ff5146930a
-#   text hash     334c2d476135dacd
+#   content hash  41996f6becdadb82
+#   text hash     3aa14c63b49a2b72
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

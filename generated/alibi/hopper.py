@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cdc2c1ff5146930a
-#   text hash     21e4e396253d5769
+#   content hash  41996f6becdadb82
+#   text hash     1b85e7eb837e6a54
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cdc2c1ff5146930a
-#   text hash     0a57a482a585ba56
+#   content hash  41996f6becdadb82
+#   text hash     cffb111eb41c12f2
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cdc2c1ff5146930a
-#   text hash     fbe444896a6a6939
+#   content hash  41996f6becdadb82
+#   text hash     08c28b829b8a00d7
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cdc2c1ff5146930a
-#   text hash     24a6ac6232338aa8
+#   content hash  41996f6becdadb82
+#   text hash     9931138f49c2eefb
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7e7e7b0e94881cae
-#   text hash     e9418bad98054a2d
+#   content hash  fc2be35cc4adcfb0
+#   text hash     e00a2fd643398514
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7e7e7b0e94881cae
-#   text hash     e2ffb0e1d82b54f6
+#   content hash  fc2be35cc4adcfb0
+#   text hash     0963a4c1e0108a8f
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

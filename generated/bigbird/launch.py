@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7e7e7b0e94881cae
-#   text hash     f3a66fb87e19d4f1
+#   content hash  fc2be35cc4adcfb0
+#   text hash     737d95e16e1854af
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

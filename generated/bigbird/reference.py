@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7e7e7b0e94881cae
-#   text hash     c7af1af62635d0ff
+#   content hash  fc2be35cc4adcfb0
+#   text hash     a5ae7603c1c4052f
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7e7e7b0e94881cae
-#   text hash     83d687223bf91d95
+#   content hash  fc2be35cc4adcfb0
+#   text hash     4eced445fb2dfde8
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

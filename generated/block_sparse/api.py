@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  aa5a240fa4025b8f
-#   text hash     52e0d740edc6a327
+#   content hash  fdae7e16cca1cdf3
+#   text hash     65cd8f3d0fe7f929
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

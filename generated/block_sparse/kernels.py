@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  aa5a240fa4025b8f
-#   text hash     3ca90386ec33ead4
+#   content hash  fdae7e16cca1cdf3
+#   text hash     3d39ed4a9a45505d
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

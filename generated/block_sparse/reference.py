@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  aa5a240fa4025b8f
-#   text hash     bec354b11a21c8c8
+#   content hash  fdae7e16cca1cdf3
+#   text hash     e024886c3424d0af
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  aa5a240fa4025b8f
-#   text hash     9d9d4228e782d4b5
+#   content hash  fdae7e16cca1cdf3
+#   text hash     97a458c801176f61
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3c5799e245e20936
-#   text hash     19988771b6f3fe2c
+#   content hash  e13c18f4c0166d63
+#   text hash     199c4d1242e166ff
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

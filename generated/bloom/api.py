@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3c5799e245e20936
-#   text hash     6799200e15a56e24
+#   content hash  e13c18f4c0166d63
+#   text hash     451de8f4dd8841cf
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3c5799e245e20936
-#   text hash     da7d464018b3beb6
+#   content hash  e13c18f4c0166d63
+#   text hash     5099d89646b86212
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3c5799e245e20936
-#   text hash     eb23ea73f8c2d6e7
+#   content hash  e13c18f4c0166d63
+#   text hash     2f8ebb2bb66ef14e
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3c5799e245e20936
-#   text hash     3d75513ad8d2198a
+#   content hash  e13c18f4c0166d63
+#   text hash     ed6de61ac6a8eb19
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

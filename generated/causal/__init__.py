@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b140afd73af974c5
-#   text hash     6e4a41c8f3eb65cf
+#   content hash  52c6157830ab7920
+#   text hash     eed1419ef2451cf6
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

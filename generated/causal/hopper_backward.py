@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b140afd73af974c5
-#   text hash     834e7e0e90309152
+#   content hash  52c6157830ab7920
+#   text hash     09f002a5c5c7dc0f
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

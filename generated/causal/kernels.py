@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b140afd73af974c5
-#   text hash     d50ea4cd38a434d9
+#   content hash  52c6157830ab7920
+#   text hash     fe6987d12c839d05
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

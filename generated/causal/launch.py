@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b140afd73af974c5
-#   text hash     4d09fca0140edda9
+#   content hash  52c6157830ab7920
+#   text hash     fbcc009ced5c4e65
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

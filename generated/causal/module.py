@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b140afd73af974c5
-#   text hash     2d2abacf77dcd31e
+#   content hash  52c6157830ab7920
+#   text hash     6d570fea552cc781
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

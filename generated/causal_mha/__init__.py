@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e1895be9c55d5fbc
-#   text hash     b64ddb93c39e4ab4
+#   content hash  533c6d85b4cf1ed6
+#   text hash     15ca231fba87d0fe
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e1895be9c55d5fbc
-#   text hash     809d1d5cf7666299
+#   content hash  533c6d85b4cf1ed6
+#   text hash     6a687449a616a49c
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

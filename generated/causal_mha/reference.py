@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e1895be9c55d5fbc
-#   text hash     066688df506f2edf
+#   content hash  533c6d85b4cf1ed6
+#   text hash     a99220c13456e50d
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e1895be9c55d5fbc
-#   text hash     d6b3f7510a8849a8
+#   content hash  533c6d85b4cf1ed6
+#   text hash     7951d7c5dccfdb03
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e1895be9c55d5fbc
-#   text hash     c83ae8d23a5611ac
+#   content hash  533c6d85b4cf1ed6
+#   text hash     f95b80e104c9669c
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

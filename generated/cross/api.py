@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d478cb38e35840f7
-#   text hash     48a3538e1b48fb3e
+#   content hash  e193525cbf66165d
+#   text hash     63d636f0f94e65df
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d478cb38e35840f7
-#   text hash     3a58662799a9d16c
+#   content hash  e193525cbf66165d
+#   text hash     f60acd0bd9047d2c
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

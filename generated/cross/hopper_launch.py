@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d478cb38e35840f7
-#   text hash     497e17a8fe85d1da
+#   content hash  e193525cbf66165d
+#   text hash     1e057db6962832b1
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d478cb38e35840f7
-#   text hash     51873afa968b6488
+#   content hash  e193525cbf66165d
+#   text hash     ac90df7a14e81cd4
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d478cb38e35840f7
-#   text hash     41b1987bda6f1084
+#   content hash  e193525cbf66165d
+#   text hash     32b31d2b07e3b5ab
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

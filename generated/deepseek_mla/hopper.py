@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  899c2cb2ffa0820f
-#   text hash     d7e60976c86d40ac
+#   content hash  08f1b29ea2b644b8
+#   text hash     4c4fd1be2d600024
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

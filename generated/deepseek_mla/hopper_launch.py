@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  899c2cb2ffa0820f
-#   text hash     9e18351876e5c7e6
+#   content hash  08f1b29ea2b644b8
+#   text hash     41ff6edef5fedb32
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py gets."""
 

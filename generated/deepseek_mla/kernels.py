@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  899c2cb2ffa0820f
-#   text hash     a951c04ecd7aca8c
+#   content hash  08f1b29ea2b644b8
+#   text hash     89e59f90516d029c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

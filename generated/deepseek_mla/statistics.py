@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  899c2cb2ffa0820f
-#   text hash     1796230bb814f6bb
+#   content hash  08f1b29ea2b644b8
+#   text hash     21aba6a0aa5914a7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

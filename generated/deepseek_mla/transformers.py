@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  899c2cb2ffa0820f
-#   text hash     79dcb8b6e3a4a78c
+#   content hash  08f1b29ea2b644b8
+#   text hash     fb4cf3fd183199be
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

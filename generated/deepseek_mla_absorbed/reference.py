@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e312a00f5518d5d5
-#   text hash     726c28456e0ba16a
+#   content hash  374fb1ba8cae1eb2
+#   text hash     f312682de4f9c814
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

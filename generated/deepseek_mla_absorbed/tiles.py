@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e312a00f5518d5d5
-#   text hash     f4bc0c4743995567
+#   content hash  374fb1ba8cae1eb2
+#   text hash     3ac1d48766760cd0
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6f80c57af7e579c8
-#   text hash     c63473f5d2ee608c
+#   content hash  f01482c0d35264af
+#   text hash     60c93f6ee7e144ad
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6f80c57af7e579c8
-#   text hash     96b39a9bf710b96e
+#   content hash  f01482c0d35264af
+#   text hash     1caa41f683040a4f
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

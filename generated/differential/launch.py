@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6f80c57af7e579c8
-#   text hash     1fcc61ff81bb215d
+#   content hash  f01482c0d35264af
+#   text hash     7eaa15b13620a0d2
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

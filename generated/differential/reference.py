@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6f80c57af7e579c8
-#   text hash     740e6b389f0e0377
+#   content hash  f01482c0d35264af
+#   text hash     5efbe0be300540e6
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6f80c57af7e579c8
-#   text hash     217ae2d7dc7a17c9
+#   content hash  f01482c0d35264af
+#   text hash     8c0634fff5b15452
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

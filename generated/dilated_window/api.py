@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  88358e6d09cbb9c7
-#   text hash     dcdd6b613caa1e2e
+#   content hash  1f5e5a5ad249df48
+#   text hash     342829d6f39f4197
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  88358e6d09cbb9c7
-#   text hash     dba167853000dba8
+#   content hash  1f5e5a5ad249df48
+#   text hash     c214d178166ac783
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  88358e6d09cbb9c7
-#   text hash     b3c0cd08181f7130
+#   content hash  1f5e5a5ad249df48
+#   text hash     5dab8ba4c7a12df3
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

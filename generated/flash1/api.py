@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  05f22f1c128e8a21
-#   text hash     e5a1e9e94179e2fe
+#   content hash  d196e9e47af0f074
+#   text hash     061b8ea47e964e0c
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  05f22f1c128e8a21
-#   text hash     d70da594673d9842
+#   content hash  d196e9e47af0f074
+#   text hash     075309ec79fe8f35
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

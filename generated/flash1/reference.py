@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  05f22f1c128e8a21
-#   text hash     f483c1acc3a71c0f
+#   content hash  d196e9e47af0f074
+#   text hash     31952e753c3d5e12
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  05f22f1c128e8a21
-#   text hash     ea2808883e8aacb6
+#   content hash  d196e9e47af0f074
+#   text hash     8259269e134eaae3
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

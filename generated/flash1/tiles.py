@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  05f22f1c128e8a21
-#   text hash     6b9222de83076da7
+#   content hash  d196e9e47af0f074
+#   text hash     6a1a56bef9962b91
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

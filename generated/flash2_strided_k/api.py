@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8ee24391f06fdbf2
-#   text hash     c9bf508b69ee0765
+#   content hash  65a223805bac491f
+#   text hash     86aa11566e0b8ccf
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

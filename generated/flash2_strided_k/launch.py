@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8ee24391f06fdbf2
-#   text hash     5b6d361755327cb3
+#   content hash  65a223805bac491f
+#   text hash     0c18fa302e7a2d8b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f160e25bd6e46751
-#   text hash     18edd0a391935ac7
+#   content hash  3656ff417c8d8626
+#   text hash     33b13a39a3f7e45e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f160e25bd6e46751
-#   text hash     cc03a8c65b320bca
+#   content hash  3656ff417c8d8626
+#   text hash     c28525bcd7d0288c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

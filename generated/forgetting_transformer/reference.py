@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f160e25bd6e46751
-#   text hash     314ca7d9a840bfe5
+#   content hash  3656ff417c8d8626
+#   text hash     4252f9f829b66882
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f160e25bd6e46751
-#   text hash     704e8c46f34830f5
+#   content hash  3656ff417c8d8626
+#   text hash     a97aae70b12a251c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d00c1e1f8efe18ff
-#   text hash     e64bfb5070f265ed
+#   content hash  3543a17d555d5a66
+#   text hash     0b179ccdcb9e188e
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

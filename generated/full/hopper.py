@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d00c1e1f8efe18ff
-#   text hash     a2ff450f786983b0
+#   content hash  3543a17d555d5a66
+#   text hash     4db7f855cd19c5fe
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d00c1e1f8efe18ff
-#   text hash     991fb499f751e20b
+#   content hash  3543a17d555d5a66
+#   text hash     76bc569ef10aab6f
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d00c1e1f8efe18ff
-#   text hash     1f91140ca0719130
+#   content hash  3543a17d555d5a66
+#   text hash     2b40157fa9ec6a46
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

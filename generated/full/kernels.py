@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d00c1e1f8efe18ff
-#   text hash     3c714577be4434f7
+#   content hash  3543a17d555d5a66
+#   text hash     48781d56646b8c85
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d00c1e1f8efe18ff
-#   text hash     d1bdbf9b5d05d841
+#   content hash  3543a17d555d5a66
+#   text hash     184e94e2f75a4cce
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

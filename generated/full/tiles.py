@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d00c1e1f8efe18ff
-#   text hash     303bafb422e6532a
+#   content hash  3543a17d555d5a66
+#   text hash     d4e1db2262998fd4
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d00c1e1f8efe18ff
-#   text hash     7d8c5a396f9430be
+#   content hash  3543a17d555d5a66
+#   text hash     a1c9a5169bebb1ea
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

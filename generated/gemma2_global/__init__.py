@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7c15a370ca1831a6
-#   text hash     c0e7c87baf20bd33
+#   content hash  cc56e97fd9c04374
+#   text hash     c2639d392042c0de
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7c15a370ca1831a6
-#   text hash     5cbde0dc1ec6e999
+#   content hash  cc56e97fd9c04374
+#   text hash     3edc1ef5405897b1
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

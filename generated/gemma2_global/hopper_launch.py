@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7c15a370ca1831a6
-#   text hash     fb9339e76161598d
+#   content hash  cc56e97fd9c04374
+#   text hash     983cf1e11e2557d0
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py gets."""
 

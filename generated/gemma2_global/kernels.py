@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7c15a370ca1831a6
-#   text hash     fc044f97d2f2c4d9
+#   content hash  cc56e97fd9c04374
+#   text hash     4f9868c8d51c69d9
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

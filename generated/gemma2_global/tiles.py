@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7c15a370ca1831a6
-#   text hash     b5b5409e7c02f575
+#   content hash  cc56e97fd9c04374
+#   text hash     88527631d57ba574
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d575dc6c5342ec20
-#   text hash     ed3fa3f3a9ccd6b4
+#   content hash  2f366c3c5f57d300
+#   text hash     f86e694f983febc5
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d575dc6c5342ec20
-#   text hash     af51d8e4861e914d
+#   content hash  2f366c3c5f57d300
+#   text hash     8a0ada7c31e9f5eb
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d575dc6c5342ec20
-#   text hash     2f147a4aa4cebb7e
+#   content hash  2f366c3c5f57d300
+#   text hash     d0c6f05a23daac6c
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d575dc6c5342ec20
-#   text hash     4f0fc3357353c293
+#   content hash  2f366c3c5f57d300
+#   text hash     d83b066fccc9433d
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

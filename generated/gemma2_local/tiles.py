@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d575dc6c5342ec20
-#   text hash     55ec876a02b18b4e
+#   content hash  2f366c3c5f57d300
+#   text hash     e5bb9d9606812303
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

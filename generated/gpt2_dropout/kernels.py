@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  fd087fada2102ef8
-#   text hash     7e8d8aaac706bb30
+#   content hash  ef7c12dc6f964f1d
+#   text hash     fdadd6ef163b2b87
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

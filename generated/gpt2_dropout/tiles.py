@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  fd087fada2102ef8
-#   text hash     5681b27ac33d2028
+#   content hash  ef7c12dc6f964f1d
+#   text hash     ef562abdff01a951
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

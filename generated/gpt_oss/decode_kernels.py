@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3ec20ea2e8cf5a58
-#   text hash     b83d61faa740953d
+#   content hash  0767a2155e50bf6a
+#   text hash     12ef6bc2dcb17638
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3ec20ea2e8cf5a58
-#   text hash     a3d54467c9e1a06d
+#   content hash  0767a2155e50bf6a
+#   text hash     15db40b19f864951
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3ec20ea2e8cf5a58
-#   text hash     fb0dcda58d9fa009
+#   content hash  0767a2155e50bf6a
+#   text hash     7f2465589e239114
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3ec20ea2e8cf5a58
-#   text hash     a1739751dc5bf743
+#   content hash  0767a2155e50bf6a
+#   text hash     522fb7e978a29ac5
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3ec20ea2e8cf5a58
-#   text hash     d6b7fe13cc482d8f
+#   content hash  0767a2155e50bf6a
+#   text hash     254175d220e72bfc
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f02cf0e3563324ed
-#   text hash     eefa49848f7e9cc3
+#   content hash  2cfc58df629db844
+#   text hash     e1397feb448ab167
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

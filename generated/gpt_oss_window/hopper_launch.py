@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f02cf0e3563324ed
-#   text hash     7c7cc084f5081b05
+#   content hash  2cfc58df629db844
+#   text hash     a5ad7bf6ee800c18
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

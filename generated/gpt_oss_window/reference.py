@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f02cf0e3563324ed
-#   text hash     2f9acfb1bedb8ab1
+#   content hash  2cfc58df629db844
+#   text hash     32583d48bd7a3d83
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

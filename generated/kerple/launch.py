@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f2cb7ee51917df9e
-#   text hash     3eadd2f4004093b9
+#   content hash  f56d279a3e98c76a
+#   text hash     e553b690c90c1421
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

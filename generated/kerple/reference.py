@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f2cb7ee51917df9e
-#   text hash     8c08039a0782f375
+#   content hash  f56d279a3e98c76a
+#   text hash     f40229fae10bd161
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

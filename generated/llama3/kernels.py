@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5954beca22e6755a
-#   text hash     80b53102568ec15f
+#   content hash  151bbda200d61b5d
+#   text hash     511f49dd4547f56c
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5954beca22e6755a
-#   text hash     5865e63e1cc2aa40
+#   content hash  151bbda200d61b5d
+#   text hash     a4550c6cc8ba03d6
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5954beca22e6755a
-#   text hash     619ef69f85dc06d8
+#   content hash  151bbda200d61b5d
+#   text hash     f10280a7ea25b2a1
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ad1506d7de78efac
-#   text hash     cc02a7629706a915
+#   content hash  2a6d7b297cb5792f
+#   text hash     ae9b50b2e6bcb64a
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ad1506d7de78efac
-#   text hash     332905dcc028a389
+#   content hash  2a6d7b297cb5792f
+#   text hash     e9df24ce8b1cbd30
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

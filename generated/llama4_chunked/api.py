@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d9919dcf888f9f31
-#   text hash     fde2ae30ba8cf043
+#   content hash  1de9c3781619587c
+#   text hash     2d6e6265face1cab
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

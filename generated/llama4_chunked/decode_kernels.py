@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d9919dcf888f9f31
-#   text hash     31e1d7387dfe7fb9
+#   content hash  1de9c3781619587c
+#   text hash     e958405fb1d029b1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d9919dcf888f9f31
-#   text hash     82f1eaaffa1a6a21
+#   content hash  1de9c3781619587c
+#   text hash     e028241cd512e1c2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py gets."""
 

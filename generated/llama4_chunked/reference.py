@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d9919dcf888f9f31
-#   text hash     9709143a7d19b16e
+#   content hash  1de9c3781619587c
+#   text hash     ab6ba2443b136ae7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

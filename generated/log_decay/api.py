@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1201095d1457aa2b
-#   text hash     4ae4218ae81b8ccf
+#   content hash  955be3853ee5ed54
+#   text hash     ae997652fc19ac65
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1201095d1457aa2b
-#   text hash     bfd3111ca13851e4
+#   content hash  955be3853ee5ed54
+#   text hash     0edb1501ebb819f3
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1201095d1457aa2b
-#   text hash     f94a50f034293c90
+#   content hash  955be3853ee5ed54
+#   text hash     82c38f166a061520
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

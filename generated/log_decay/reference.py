@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1201095d1457aa2b
-#   text hash     264f8efcf7e199d0
+#   content hash  955be3853ee5ed54
+#   text hash     12b2758c311e49e4
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

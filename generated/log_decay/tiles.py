@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1201095d1457aa2b
-#   text hash     f91acb4a53b4e249
+#   content hash  955be3853ee5ed54
+#   text hash     55ef86439de3c950
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5bba9f53bf5313ed
-#   text hash     1442c8fd08dc4652
+#   content hash  3026a4d88c26a159
+#   text hash     c543f571387a8111
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5bba9f53bf5313ed
-#   text hash     adf048f7b3007a68
+#   content hash  3026a4d88c26a159
+#   text hash     e90df8be12d63edf
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5bba9f53bf5313ed
-#   text hash     f4f91f1afe692997
+#   content hash  3026a4d88c26a159
+#   text hash     8b27ad50d068b70d
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7557562d922731aa
-#   text hash     a8fd5ce5c0ba5b18
+#   content hash  1c68b6137d57a949
+#   text hash     df470aad5b6da112
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

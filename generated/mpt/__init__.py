@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  98eb7efbbedb3c7d
-#   text hash     6dc60a65585bbdda
+#   content hash  32e34953b66d2247
+#   text hash     8605748bdcc4028a
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  98eb7efbbedb3c7d
-#   text hash     9716700de3567060
+#   content hash  32e34953b66d2247
+#   text hash     85da15d0381af368
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  98eb7efbbedb3c7d
-#   text hash     90dc1ed2660b8d8c
+#   content hash  32e34953b66d2247
+#   text hash     fcbfa17744da818d
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  98eb7efbbedb3c7d
-#   text hash     cf8ba63e2c729915
+#   content hash  32e34953b66d2247
+#   text hash     8c10764149b835c8
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e83a20ea08ef7ffe
-#   text hash     767713ba01d3709c
+#   content hash  b9d26cae716421e1
+#   text hash     3b697195ecb7fdb0
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e83a20ea08ef7ffe
-#   text hash     219e3ca233e1f4ad
+#   content hash  b9d26cae716421e1
+#   text hash     cabd787759229e4e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py gets."""
 

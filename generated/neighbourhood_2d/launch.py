@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e83a20ea08ef7ffe
-#   text hash     aa807827e0a90408
+#   content hash  b9d26cae716421e1
+#   text hash     b8122a9604e302ab
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

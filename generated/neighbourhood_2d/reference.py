@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e83a20ea08ef7ffe
-#   text hash     83c9b323d7528949
+#   content hash  b9d26cae716421e1
+#   text hash     43a717fdddea4ad7
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  dc09549bb6d18e85
-#   text hash     7b3c1da7478bd2ae
+#   content hash  1f6e9967d5e4ab7b
+#   text hash     1b4c179bdbec9bff
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  dc09549bb6d18e85
-#   text hash     fe61cff013d66844
+#   content hash  1f6e9967d5e4ab7b
+#   text hash     7fa06d119c60a72c
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  dc09549bb6d18e85
-#   text hash     152ab6b6a198d2e7
+#   content hash  1f6e9967d5e4ab7b
+#   text hash     09276c1e8327da53
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  dc09549bb6d18e85
-#   text hash     8b0184fd05f40809
+#   content hash  1f6e9967d5e4ab7b
+#   text hash     331c69f435532cb2
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f2252cfbd6fe78f0
-#   text hash     a70c0176f5ebdea5
+#   content hash  bf6b476d6b583ba0
+#   text hash     0b37feee2374a2f0
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f2252cfbd6fe78f0
-#   text hash     640919dd82b93fa3
+#   content hash  bf6b476d6b583ba0
+#   text hash     026416fac109f809
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

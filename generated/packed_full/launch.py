@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f2252cfbd6fe78f0
-#   text hash     27f6d61e240a6d3b
+#   content hash  bf6b476d6b583ba0
+#   text hash     4fc7b1699a5c2db8
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f2252cfbd6fe78f0
-#   text hash     868b368cfc22b5ba
+#   content hash  bf6b476d6b583ba0
+#   text hash     bab30acc1fccde44
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

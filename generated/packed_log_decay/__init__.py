@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  cf9ef6ad19a3a099
-#   text hash     3b83f0bac9d24867
+#   content hash  e3aad369391bfb7b
+#   text hash     2524f2c4c041e4dc
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

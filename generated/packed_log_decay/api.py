@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  cf9ef6ad19a3a099
-#   text hash     2946f6f6416aea2d
+#   content hash  e3aad369391bfb7b
+#   text hash     5678f4569d19ad44
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  cf9ef6ad19a3a099
-#   text hash     c63e97009526aa26
+#   content hash  e3aad369391bfb7b
+#   text hash     9947cf1de23532dc
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

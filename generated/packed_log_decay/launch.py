@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  cf9ef6ad19a3a099
-#   text hash     ca97153b765def04
+#   content hash  e3aad369391bfb7b
+#   text hash     5025801f11c31277
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

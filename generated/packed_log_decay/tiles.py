@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  cf9ef6ad19a3a099
-#   text hash     2222c030157fa0d7
+#   content hash  e3aad369391bfb7b
+#   text hash     db52bc918951f5d9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1b28cb175e1e0553
-#   text hash     6955b62cfea3d4ae
+#   content hash  afaa5e64314d71af
+#   text hash     cc80586e0c879c36
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1b28cb175e1e0553
-#   text hash     071e0d29d17348ab
+#   content hash  afaa5e64314d71af
+#   text hash     732978a36b4f5004
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

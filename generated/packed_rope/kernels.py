@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1b28cb175e1e0553
-#   text hash     37330f570e71d8d9
+#   content hash  afaa5e64314d71af
+#   text hash     917d726b3629341f
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1b28cb175e1e0553
-#   text hash     96b239535999d567
+#   content hash  afaa5e64314d71af
+#   text hash     f2ada2d3f7a2f00c
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

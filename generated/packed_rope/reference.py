@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1b28cb175e1e0553
-#   text hash     f22b956df44a006a
+#   content hash  afaa5e64314d71af
+#   text hash     df2ab367ec0ff3ba
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

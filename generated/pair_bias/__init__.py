@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  475b7fed3867c082
-#   text hash     fb36eef576dc440c
+#   content hash  c448021f383a8e28
+#   text hash     2e7f80089d27dee3
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  475b7fed3867c082
-#   text hash     c6935af5106d4a99
+#   content hash  c448021f383a8e28
+#   text hash     780b1ca381a446da
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  475b7fed3867c082
-#   text hash     f4e46168a64d1361
+#   content hash  c448021f383a8e28
+#   text hash     9fc5f91cc39dc735
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  475b7fed3867c082
-#   text hash     e2f28ed68b380b46
+#   content hash  c448021f383a8e28
+#   text hash     dc8a11f2caf462db
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2ae128816d931994
-#   text hash     497551a8a28f7e52
+#   content hash  60db249d7c693e67
+#   text hash     0ad8486652779cbc
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

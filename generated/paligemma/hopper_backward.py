@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2ae128816d931994
-#   text hash     31c8017eb3625722
+#   content hash  60db249d7c693e67
+#   text hash     9e4ff8243f89e4d9
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

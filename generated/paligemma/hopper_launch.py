@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2ae128816d931994
-#   text hash     16262be6a4e795e7
+#   content hash  60db249d7c693e67
+#   text hash     ec5852cb6dca4f1e
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  700433824b2c824e
-#   text hash     7fd789e35cceaf0c
+#   content hash  81f79f2ac21e485b
+#   text hash     aa79b96861d7b380
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  700433824b2c824e
-#   text hash     3c3c6cb7eb485f74
+#   content hash  81f79f2ac21e485b
+#   text hash     f04f6b9f1e319b70
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

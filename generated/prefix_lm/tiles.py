@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  700433824b2c824e
-#   text hash     b1c39f2c1dbc6a56
+#   content hash  81f79f2ac21e485b
+#   text hash     68779d7ff81995b1
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

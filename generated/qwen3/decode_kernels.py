@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  24bb5c893bbe5503
-#   text hash     0743671d8c8ff89f
+#   content hash  e84db88fd92adc48
+#   text hash     1b6f60f4d6f98028
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

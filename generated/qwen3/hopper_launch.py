@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  24bb5c893bbe5503
-#   text hash     6bafa580d1d010ae
+#   content hash  e84db88fd92adc48
+#   text hash     ef86172b88f4229f
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  24bb5c893bbe5503
-#   text hash     8841703f5d316ab0
+#   content hash  e84db88fd92adc48
+#   text hash     4ff064602a28dd75
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  24bb5c893bbe5503
-#   text hash     5851427d0ae1dbdc
+#   content hash  e84db88fd92adc48
+#   text hash     a36ee8e117b2848f
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  24bb5c893bbe5503
-#   text hash     c60f3a7121b36ad9
+#   content hash  e84db88fd92adc48
+#   text hash     df28b6045f19e674
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

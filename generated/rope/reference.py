@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f99b656f54251512
-#   text hash     a0614fc470e12a4c
+#   content hash  2ddb772be0dfa915
+#   text hash     e4dc863fb2f7ebad
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

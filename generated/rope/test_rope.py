@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f99b656f54251512
-#   text hash     6cc2c0553c4f895b
+#   content hash  2ddb772be0dfa915
+#   text hash     60dde49c76032fe9
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

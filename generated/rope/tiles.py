@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f99b656f54251512
-#   text hash     67a5697ffafaf9b9
+#   content hash  2ddb772be0dfa915
+#   text hash     e4799023c4d29630
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  76796913dea7f0f1
-#   text hash     e6afac2f35a37cb7
+#   content hash  a265b82fee271b83
+#   text hash     0edff27537ffcfc6
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

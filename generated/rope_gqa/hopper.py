@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  76796913dea7f0f1
-#   text hash     25f962e43a8a9cd1
+#   content hash  a265b82fee271b83
+#   text hash     4f65bf03e116f2b5
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  76796913dea7f0f1
-#   text hash     2a9e9f0ec682935a
+#   content hash  a265b82fee271b83
+#   text hash     f9f550b1914a2c86
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  76796913dea7f0f1
-#   text hash     5ba1850d3a8172fd
+#   content hash  a265b82fee271b83
+#   text hash     5f94653c578f8c5b
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  58c6abe06b4f99b0
-#   text hash     3baf5e03e6c6d8dd
+#   content hash  5f5e35bf28375601
+#   text hash     4aa66bfb9948fbe9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  58c6abe06b4f99b0
-#   text hash     c1fc7ea92e902273
+#   content hash  5f5e35bf28375601
+#   text hash     a5deb6c0dbbde508
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  58c6abe06b4f99b0
-#   text hash     ccecf4d3834a9987
+#   content hash  5f5e35bf28375601
+#   text hash     e27d7232b4d1fbf9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

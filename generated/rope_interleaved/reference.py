@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  58c6abe06b4f99b0
-#   text hash     2c6f1d8f0201d401
+#   content hash  5f5e35bf28375601
+#   text hash     b843eeb0869868e1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

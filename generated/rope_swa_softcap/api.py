@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a1c44c701be1d4af
-#   text hash     feb7d4649b4ff2fe
+#   content hash  66dbb08f5e201d7c
+#   text hash     c70be43bd6c8ea7c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a1c44c701be1d4af
-#   text hash     7b91171cc4e98c68
+#   content hash  66dbb08f5e201d7c
+#   text hash     dd4f268f03018bc3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a1c44c701be1d4af
-#   text hash     082be86128b70314
+#   content hash  66dbb08f5e201d7c
+#   text hash     d2013b176d5d2aa8
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

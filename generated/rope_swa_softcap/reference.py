@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a1c44c701be1d4af
-#   text hash     74500ac9ce98c4a0
+#   content hash  66dbb08f5e201d7c
+#   text hash     1c87c099b44a8bbe
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

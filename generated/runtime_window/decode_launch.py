@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  37a19cbc06a4ea99
-#   text hash     104e34d0376e64af
+#   content hash  76e6189ff70a8af2
+#   text hash     6aba83045afbc4b6
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

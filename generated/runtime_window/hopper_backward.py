@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  37a19cbc06a4ea99
-#   text hash     623ae7cfec4b3000
+#   content hash  76e6189ff70a8af2
+#   text hash     578aca3ee0575c6e
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

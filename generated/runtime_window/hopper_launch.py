@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  37a19cbc06a4ea99
-#   text hash     4d2e51d5d06b72e8
+#   content hash  76e6189ff70a8af2
+#   text hash     790434285045b3f2
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

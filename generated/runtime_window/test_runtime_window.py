@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  37a19cbc06a4ea99
-#   text hash     459283c08d7c269a
+#   content hash  76e6189ff70a8af2
+#   text hash     30e90bc811773ae6
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bcd00a9a9bb12163
-#   text hash     effc75e5ec7a1208
+#   content hash  03a3a7e7ceaf4f6c
+#   text hash     19f22551658e4e0b
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bcd00a9a9bb12163
-#   text hash     7c992398e3a19880
+#   content hash  03a3a7e7ceaf4f6c
+#   text hash     e16d29d22f34d1f4
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

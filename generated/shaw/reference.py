@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bcd00a9a9bb12163
-#   text hash     55b7ca8db49d4f92
+#   content hash  03a3a7e7ceaf4f6c
+#   text hash     6bb7953f6799d854
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bcd00a9a9bb12163
-#   text hash     7b395003ef145dbf
+#   content hash  03a3a7e7ceaf4f6c
+#   text hash     29553dc21074395b
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

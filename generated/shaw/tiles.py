@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bcd00a9a9bb12163
-#   text hash     5545fbf2db2136a0
+#   content hash  03a3a7e7ceaf4f6c
+#   text hash     d482052ba4d9d905
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

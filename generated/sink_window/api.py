@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ac11b0dc0ce349ff
-#   text hash     3f2299bbd12f4a90
+#   content hash  46fcaba7993bbfb9
+#   text hash     26fe9a4012020802
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ac11b0dc0ce349ff
-#   text hash     491972aa356b02f6
+#   content hash  46fcaba7993bbfb9
+#   text hash     605ead4958faae65
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ac11b0dc0ce349ff
-#   text hash     cd0ca45e95dd0acf
+#   content hash  46fcaba7993bbfb9
+#   text hash     457cbc4a17defc07
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

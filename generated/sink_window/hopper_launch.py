@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ac11b0dc0ce349ff
-#   text hash     b0d1be5b8b1bba7a
+#   content hash  46fcaba7993bbfb9
+#   text hash     b49c43bfd6ebe48a
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

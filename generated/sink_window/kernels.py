@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ac11b0dc0ce349ff
-#   text hash     65ea4f8ef8d4a663
+#   content hash  46fcaba7993bbfb9
+#   text hash     ba8e41207469d70d
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

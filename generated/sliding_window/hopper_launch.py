@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2a01a01ac16d97c7
-#   text hash     e57b9cb344a99e68
+#   content hash  4fbd41abc0e168c2
+#   text hash     8f5f5cf830f9e367
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2a01a01ac16d97c7
-#   text hash     b884d85b8a3decbd
+#   content hash  4fbd41abc0e168c2
+#   text hash     15c82216d30cdf46
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2a01a01ac16d97c7
-#   text hash     a517fe2893d9b64c
+#   content hash  4fbd41abc0e168c2
+#   text hash     5d114531cf702eb3
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2a01a01ac16d97c7
-#   text hash     cf6060dc225aaa4a
+#   content hash  4fbd41abc0e168c2
+#   text hash     702dd821e3abb655
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

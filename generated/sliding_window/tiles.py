@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2a01a01ac16d97c7
-#   text hash     1f43ad54ec88ce66
+#   content hash  4fbd41abc0e168c2
+#   text hash     b83dee596796f6a2
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a3476bb7f4676bb2
-#   text hash     9b08948d5298b367
+#   content hash  4a269ff4d9f5e0d9
+#   text hash     58cd03e40cd1b70f
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a3476bb7f4676bb2
-#   text hash     eda122a0bd3f2457
+#   content hash  4a269ff4d9f5e0d9
+#   text hash     8d8d775b7e2f740e
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a3476bb7f4676bb2
-#   text hash     851618aa2804f674
+#   content hash  4a269ff4d9f5e0d9
+#   text hash     2e06bc1d11785401
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a3476bb7f4676bb2
-#   text hash     35c68b782a694e5c
+#   content hash  4a269ff4d9f5e0d9
+#   text hash     b50f82ccb9d7df77
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

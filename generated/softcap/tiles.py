@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a3476bb7f4676bb2
-#   text hash     9ca3763152ac283e
+#   content hash  4a269ff4d9f5e0d9
+#   text hash     71b18dfd43281600
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

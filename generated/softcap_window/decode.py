@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  418b1fd4770332f8
-#   text hash     999ec647752b8117
+#   content hash  1fd382c1c0ae0da8
+#   text hash     8338f055b8bf3740
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  418b1fd4770332f8
-#   text hash     1141fb110615efd7
+#   content hash  1fd382c1c0ae0da8
+#   text hash     8d2368c69dc08368
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

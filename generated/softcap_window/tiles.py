@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  418b1fd4770332f8
-#   text hash     3bf92638e7f7920f
+#   content hash  1fd382c1c0ae0da8
+#   text hash     efc829c554cbcad9
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a609994cdd6e8db2
-#   text hash     81bfbfdc77692928
+#   content hash  edd08c03445bad5f
+#   text hash     378e1b90d12b13c2
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

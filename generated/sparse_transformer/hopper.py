@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a609994cdd6e8db2
-#   text hash     7f66356cabc2e559
+#   content hash  edd08c03445bad5f
+#   text hash     d43b2c4f0069b803
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a609994cdd6e8db2
-#   text hash     bd4ef2692f5b4f3f
+#   content hash  edd08c03445bad5f
+#   text hash     e639d206c5c1e028
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

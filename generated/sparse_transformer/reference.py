@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a609994cdd6e8db2
-#   text hash     4b575040d72dec2f
+#   content hash  edd08c03445bad5f
+#   text hash     a1c85eeefad46d0f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

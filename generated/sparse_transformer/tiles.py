@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a609994cdd6e8db2
-#   text hash     2c3af05f1460d15e
+#   content hash  edd08c03445bad5f
+#   text hash     b1570557c0c20b5b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c5a28634358078f5
-#   text hash     9133d6eaabedd9a6
+#   content hash  874fb05eacda8a14
+#   text hash     f6efd1bbdac64338
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c5a28634358078f5
-#   text hash     0df98b0f07ea46b6
+#   content hash  874fb05eacda8a14
+#   text hash     e53e796ad034199d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c5a28634358078f5
-#   text hash     2074d0e2c75b970e
+#   content hash  874fb05eacda8a14
+#   text hash     1a55a2311fbdcfc2
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

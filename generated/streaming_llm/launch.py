@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c5a28634358078f5
-#   text hash     93a8c1e076d02e6c
+#   content hash  874fb05eacda8a14
+#   text hash     1bfb6ae0f2d0181f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

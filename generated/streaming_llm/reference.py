@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c5a28634358078f5
-#   text hash     3e817cb64c21995a
+#   content hash  874fb05eacda8a14
+#   text hash     eb1f6b3c494cc53e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  012b4c5abd23c427
-#   text hash     5695200d2cc26fac
+#   content hash  603c1eaf63461e73
+#   text hash     34fd70aa3b7539ed
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

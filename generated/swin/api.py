@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  012b4c5abd23c427
-#   text hash     1ead2c280d12244d
+#   content hash  603c1eaf63461e73
+#   text hash     92bfaa78af7ef6ad
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  012b4c5abd23c427
-#   text hash     182be36cd6a33580
+#   content hash  603c1eaf63461e73
+#   text hash     e661e0722f262b69
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  012b4c5abd23c427
-#   text hash     0b9ba9c65ac8439d
+#   content hash  603c1eaf63461e73
+#   text hash     b8c2999fd3ffc3b0
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

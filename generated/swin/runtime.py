@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  e0c7221f0f567c83
-#   text hash     cd8c88ecc087800f
+#   content hash  62c410dc69530a79
+#   text hash     248101a297253e5b
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -320,7 +320,7 @@ def cache_share(device):
 @functools.cache
 def architecture(device):
     """The architecture whose tile shapes serve a GPU."""
-    return "sm_90" if torch.version.hip is None and torch.cuda.get_device_capability(device)[0] in (9, 10) else "sm_80"
+    return "sm_90" if capability(device)[0] in (9, 10) else "sm_80"
 
 
 def target():
@@ -355,8 +355,7 @@ HOPPER_FILES = {"forward": ".hopper", "backward": ".hopper_launch"}
 @functools.cache
 def hopper_kernels(package, name, device):
     """The module of a package's kernels for Hopper GPUs; None where the GPU is none, or triton has no Gluon."""
-    there = device.type == "cuda" and torch.version.hip is None
-    if not there or torch.cuda.get_device_capability(device) != (9, 0):
+    if capability(device) != (9, 0):
         return None
     try:
         return importlib.import_module(HOPPER_FILES[name], package)
@@ -433,8 +432,13 @@ def in_gluon(kernel, grid, told):
 @functools.cache
 def overlaps(device):
     """Whether a GPU starts a kernel that says so while the one before it ends."""
-    nvidia = device.type == "cuda" and torch.version.hip is None and not INTERPRETED
-    return nvidia and torch.cuda.get_device_capability(device) >= (9, 0)
+    return not INTERPRETED and capability(device) >= (9, 0)
+
+
+def capability(device):
+    """The compute capability of an NVIDIA GPU; (0, 0) of what is none."""
+    nvidia = device.type == "cuda" and torch.version.hip is None
+    return torch.cuda.get_device_capability(device) if nvidia else (0, 0)
 
 
 @functools.cache
@@ -569,7 +573,7 @@ def stride_in_steps(x, axis):
 @functools.cache
 def copies_tiles(device):
     """Whether the GPU copies tiles by itself; the interpreter does."""
-    return INTERPRETED or (torch.version.hip is None and torch.cuda.get_device_capability(device)[0] >= 9)
+    return INTERPRETED or capability(device)[0] >= 9
 
 
 def vector_source(x, rows):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  012b4c5abd23c427
-#   text hash     bb0ec89cd84b5466
+#   content hash  603c1eaf63461e73
+#   text hash     e2998edb1ccca900
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  012b4c5abd23c427
-#   text hash     67f5a7a11ceea5db
+#   content hash  603c1eaf63461e73
+#   text hash     f9a3253c34c0e977
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

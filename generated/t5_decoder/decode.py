@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  10be91638dff596b
-#   text hash     002e541b3ecb9e4e
+#   content hash  6b0c6b506f1ab166
+#   text hash     e761357b1c57e071
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

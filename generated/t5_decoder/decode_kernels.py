@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  10be91638dff596b
-#   text hash     9b2443269c361812
+#   content hash  6b0c6b506f1ab166
+#   text hash     56af0afc12efcff0
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

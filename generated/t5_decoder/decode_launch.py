@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  10be91638dff596b
-#   text hash     9af74f0c90b76d04
+#   content hash  6b0c6b506f1ab166
+#   text hash     66f221c318f59f26
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  10be91638dff596b
-#   text hash     65f5d337f5072769
+#   content hash  6b0c6b506f1ab166
+#   text hash     05cbe3511a67a9fe
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  10be91638dff596b
-#   text hash     ddcf2a48cdd098d8
+#   content hash  6b0c6b506f1ab166
+#   text hash     e3e3c47702dcbcf3
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e3364c6f1f239e06
-#   text hash     d286c82cf3a9555d
+#   content hash  53769d7df8c32253
+#   text hash     fa6be6631d6ef787
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

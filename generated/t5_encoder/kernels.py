@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e3364c6f1f239e06
-#   text hash     0b7f7cff697a65e8
+#   content hash  53769d7df8c32253
+#   text hash     c3db8623d496e1b2
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

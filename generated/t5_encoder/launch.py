@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e3364c6f1f239e06
-#   text hash     12f3037b5ba96926
+#   content hash  53769d7df8c32253
+#   text hash     90d70bc685d7aadc
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

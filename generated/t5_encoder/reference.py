@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e3364c6f1f239e06
-#   text hash     c894dafb5a986c73
+#   content hash  53769d7df8c32253
+#   text hash     3d1f84010ade6e3b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

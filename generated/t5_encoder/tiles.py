@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e3364c6f1f239e06
-#   text hash     6f91f8b6f6e22b7c
+#   content hash  53769d7df8c32253
+#   text hash     a8a9cf5511deb63d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

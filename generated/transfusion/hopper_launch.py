@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f894ffdfc9eb4145
-#   text hash     b3851453f0256169
+#   content hash  32fae5595c47be82
+#   text hash     339afa189ecb4047
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py gets."""
 

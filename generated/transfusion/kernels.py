@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f894ffdfc9eb4145
-#   text hash     fdd303099d4418c5
+#   content hash  32fae5595c47be82
+#   text hash     6aab95c344a352c1
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

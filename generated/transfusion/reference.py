@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f894ffdfc9eb4145
-#   text hash     5c0eed55fff6c4f2
+#   content hash  32fae5595c47be82
+#   text hash     8eb0cf1b6514ffe5
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f894ffdfc9eb4145
-#   text hash     ea55125f422619d4
+#   content hash  32fae5595c47be82
+#   text hash     7d6a91b245578d83
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d11317cd8b7c3419
-#   text hash     5c1a9e5c73403123
+#   content hash  e34f10dc898e6615
+#   text hash     2c8f0795c24cceb9
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

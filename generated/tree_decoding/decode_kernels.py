@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d11317cd8b7c3419
-#   text hash     485ea6fc652634d0
+#   content hash  e34f10dc898e6615
+#   text hash     f1bc6872d0fcbc06
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

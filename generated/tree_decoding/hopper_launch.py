@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d11317cd8b7c3419
-#   text hash     caf9f0fb0e2d0219
+#   content hash  e34f10dc898e6615
+#   text hash     24c1e1b82335d4da
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d11317cd8b7c3419
-#   text hash     36e5b1fb42288c0f
+#   content hash  e34f10dc898e6615
+#   text hash     5be68767a09a77df
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

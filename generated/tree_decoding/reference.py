@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d11317cd8b7c3419
-#   text hash     1c2f39be1ef7ed59
+#   content hash  e34f10dc898e6615
+#   text hash     508fb32f5cf00e36
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

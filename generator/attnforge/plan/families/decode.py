@@ -212,8 +212,8 @@ class Decode:
             {
                 "step_enter": self.step.unpacked,
                 "scored": (*terms.loads("step"), *terms.score),
-                "unseen": softmax.unseen(_without_sink(self.spec)),
                 "masked": (*terms.loads("mask"), *terms.keep),
+                "unseen": softmax.unseen(_without_sink(self.spec)),
                 "sequence": (PAGED.sequence(),),
                 "rows": needed((*_rows(), *loaded), read),
                 "queries": self._queries,

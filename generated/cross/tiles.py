@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e193525cbf66165d
-#   text hash     32b31d2b07e3b5ab
+#   content hash  c8f068a67af5ff3d
+#   text hash     5d8607cfc1fe9f31
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f01482c0d35264af
-#   text hash     2d0cb00e506f5b9a
+#   content hash  e2b385c6e6d56895
+#   text hash     dbbcd54ceb826847
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

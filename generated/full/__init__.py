@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3543a17d555d5a66
-#   text hash     0b179ccdcb9e188e
+#   content hash  ee8528fa3693a0c2
+#   text hash     76bcf25008894a0c
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3543a17d555d5a66
-#   text hash     2b40157fa9ec6a46
+#   content hash  ee8528fa3693a0c2
+#   text hash     dd6e1c41284f57de
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  32e34953b66d2247
-#   text hash     8605748bdcc4028a
+#   content hash  f47224ff2cf08814
+#   text hash     160e1a6a32a86126
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

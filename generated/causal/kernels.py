@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c91f16c87d20625b
-#   text hash     2ae9fdd4340f237e
+#   content hash  c6cea761a3ea3bfc
+#   text hash     178c29b1b6976163
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

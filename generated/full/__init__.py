@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ee8528fa3693a0c2
-#   text hash     76bcf25008894a0c
+#   content hash  871b6e5edc9cba96
+#   text hash     ad64faabc6596869
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ee8528fa3693a0c2
-#   text hash     dd6e1c41284f57de
+#   content hash  871b6e5edc9cba96
+#   text hash     bc7aea0bec6f7866
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

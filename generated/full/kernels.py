@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ee8528fa3693a0c2
-#   text hash     797967c941e86293
+#   content hash  871b6e5edc9cba96
+#   text hash     e34287f81133794d
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f47224ff2cf08814
-#   text hash     160e1a6a32a86126
+#   content hash  42c97d1906ff68a6
+#   text hash     b93dcbfb9f82e80c
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  eb3278e6ec3a4710
-#   text hash     1cbf2ff3217a2247
+#   content hash  5223f0fb3b372ce3
+#   text hash     dc4bd612eaab8e51
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -80,6 +80,12 @@ def unpack(packed, dtype: gl.constexpr, WEIGHTS: gl.constexpr):
     even = packed.to(gl.uint16).to(dtype, bitcast=True)
     odd = (packed >> 16).to(gl.uint16).to(dtype, bitcast=True)
     return gl.convert_layout(gl.join(even, odd).reshape([packed.shape[0], packed.shape[1] * 2]), WEIGHTS)
+
+
+@gluon.jit
+def in_other_registers(packed):
+    """The same weights; those of the step before keep their registers as long as a product reads them."""
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [packed], gl.int32, False, 1)
 
 
 @gluon.jit
@@ -164,10 +170,18 @@ def attend(
     score = warpgroup_mma_wait(1, [scoring])
     mbarrier.arrive(k_free.index(stage), count=1)
     m, l, p, shrink = weigh(m, l, score, k_start, terms, BLOCK_N, mixed=mixed)
-    acc = warpgroup_mma_wait(0, [adding])
+    if acc.shape[1] >= 256:
+        # weights are made while the product before runs on; without a barrier here the assembler moves its end up
+        packed = pack(p, v_buffer.dtype)
+        mbarrier.wait(v_ready.index(before), (at - 1) // STAGES & 1)
+        acc = warpgroup_mma_wait(0, [adding])
+        packed = in_other_registers(packed)
+    else:
+        acc = warpgroup_mma_wait(0, [adding])
+        # until then the product reads the registers of the weights before
+        packed = pack(p, v_buffer.dtype)
     mbarrier.arrive(v_free.index(before), count=1)
-    # packed after the wait: until then the product reads the registers of the weights before
-    return acc * gl.convert_layout(shrink, gl.SliceLayout(1, OUT))[:, None], m, l, pack(p, v_buffer.dtype)
+    return acc * gl.convert_layout(shrink, gl.SliceLayout(1, OUT))[:, None], m, l, packed
 
 
 @gluon.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b9898b14a9815f46
-#   text hash     64862bb72a1731c9
+#   content hash  3802d05a99ae25ed
+#   text hash     6f9c5bb7d140c40f
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -94,17 +94,17 @@ TILES_FP32 = {
     },
 }
 
-# float16 and bfloat16, by columns of a tile; kernels for Hopper GPUs, a worker of four warps for each 64 queries,
-# backward for each 64 keys
+# float16 and bfloat16, by columns of a tile, and by how many keys the longest sequence has at least; kernels for Hopper GPUs,
+# a worker of four warps for each 64 queries, backward for each 64 keys
 TILES_HOPPER = {
     "forward": {
-        64: (128, 64, 8, 3),
-        128: (128, 64, 8, 3),
-        256: (128, 64, 8, 2),
+        64: {0: (128, 64, 8, 3)},
+        128: {0: (128, 64, 8, 3)},
+        256: {0: (128, 64, 8, 2)},
     },
     "backward": {
-        64: (128, 128, 8, 2),
-        128: (64, 128, 8, 2),
+        64: {0: (128, 128, 8, 2)},
+        128: {0: (64, 128, 8, 2)},
     },
 }
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0a823241230225d3
-#   text hash     24a9217f8f3255c4
+#   content hash  112482948d5e8871
+#   text hash     2466c30e4ce88f13
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -76,19 +76,19 @@ TILES_FP32 = {
     },
 }
 
-# float16 and bfloat16, by columns of a tile; kernels for Hopper GPUs, a worker of four warps for each 64 queries,
-# backward for each 64 keys
+# float16 and bfloat16, by columns of a tile, and by how many keys the longest sequence has at least; kernels for Hopper GPUs,
+# a worker of four warps for each 64 queries, backward for each 64 keys
 TILES_HOPPER = {
     "forward": {
-        64: (192, 128, 12, 3),
-        128: (128, 128, 8, 2),
-        256: (128, 64, 8, 2),
+        64: {0: (128, 128, 8, 2), 3072: (192, 128, 12, 3)},
+        128: {0: (128, 128, 8, 2)},
+        256: {0: (128, 64, 8, 2)},
     },
     "backward": {
-        64: (128, 128, 8, 2),
-        128: (64, 128, 8, 2),
+        64: {0: (128, 128, 8, 2)},
+        128: {0: (64, 128, 8, 2)},
     },
 }
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones
-HOPPER_IS_FASTER = {"forward": {64: 16384, 128: 0, 256: 0}, "backward": {64: 4096, 128: 0}}
+HOPPER_IS_FASTER = {"forward": {64: 0, 128: 0, 256: 0}, "backward": {64: 1024, 128: 0}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a9c5bda9c2f0bf62
-#   text hash     0ff1e0c6ecc9594c
+#   content hash  2aba6fbfcdfb3c64
+#   text hash     27abbaa67ac2a44d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -83,6 +83,12 @@ def unpack(packed, dtype: gl.constexpr, WEIGHTS: gl.constexpr):
 
 
 @gluon.jit
+def in_other_registers(packed):
+    """The same weights; those of the step before keep their registers as long as a product reads them."""
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [packed], gl.int32, False, 1)
+
+
+@gluon.jit
 def store_rows(ptr, stride, x, first, count, WIDTH: gl.constexpr):
     """Store rows of a tile below row `count`, the first WIDTH columns of each."""
     row = first + gl.arange(0, x.shape[0], gl.SliceLayout(1, x.type.layout))
@@ -158,10 +164,18 @@ def attend(
     score = warpgroup_mma_wait(1, [scoring])
     mbarrier.arrive(k_free.index(stage), count=1)
     m, l, p, shrink = weigh(m, l, score, k_start, terms, BLOCK_N, mixed=mixed)
-    acc = warpgroup_mma_wait(0, [adding])
+    if acc.shape[1] >= 256:
+        # weights are made while the product before runs on; without a barrier here the assembler moves its end up
+        packed = pack(p, v_buffer.dtype)
+        mbarrier.wait(v_ready.index(before), (at - 1) // STAGES & 1)
+        acc = warpgroup_mma_wait(0, [adding])
+        packed = in_other_registers(packed)
+    else:
+        acc = warpgroup_mma_wait(0, [adding])
+        # until then the product reads the registers of the weights before
+        packed = pack(p, v_buffer.dtype)
     mbarrier.arrive(v_free.index(before), count=1)
-    # packed after the wait: until then the product reads the registers of the weights before
-    return acc * gl.convert_layout(shrink, gl.SliceLayout(1, OUT))[:, None], m, l, pack(p, v_buffer.dtype)
+    return acc * gl.convert_layout(shrink, gl.SliceLayout(1, OUT))[:, None], m, l, packed
 
 
 @gluon.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  319f1b6484f427cc
-#   text hash     ac0202e777d2c63d
+#   content hash  814aec61c4f150fd
+#   text hash     acbe76e40093b3c1
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -94,17 +94,17 @@ TILES_FP32 = {
     },
 }
 
-# float16 and bfloat16, by columns of a tile; kernels for Hopper GPUs, a worker of four warps for each 64 queries,
-# backward for each 64 keys
+# float16 and bfloat16, by columns of a tile, and by how many keys the longest sequence has at least; kernels for Hopper GPUs,
+# a worker of four warps for each 64 queries, backward for each 64 keys
 TILES_HOPPER = {
     "forward": {
-        64: (192, 128, 12, 3),
-        128: (128, 128, 8, 2),
-        256: (128, 64, 8, 2),
+        64: {0: (128, 128, 8, 2), 3072: (192, 128, 12, 3)},
+        128: {0: (128, 128, 8, 2)},
+        256: {0: (128, 64, 8, 2)},
     },
     "backward": {
-        64: (128, 128, 8, 2),
-        128: (64, 128, 8, 2),
+        64: {0: (128, 128, 8, 2)},
+        128: {0: (64, 128, 8, 2)},
     },
 }
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  62c410dc69530a79
-#   text hash     248101a297253e5b
+#   content hash  60943ef059975330
+#   text hash     bedb0c958567b797
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -345,7 +345,8 @@ def on_hopper(tables, name, q, v, keys):
     if wanted != "hopper" and keys < tables.HOPPER_IS_FASTER[name].get(widths[0], math.inf):
         return ()
     kernels = hopper_kernels(tables.__package__, name, q.device)
-    return (*tiles[widths[0]], kernels) if kernels else ()
+    by_length = tiles[widths[0]]
+    return (*by_length[max(least for least in by_length if least <= keys)], kernels) if kernels else ()
 
 
 # what is called with a tile: a kernel, or what launches several

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fa2ff38932306a2e
-#   text hash     ae06a0bf6541d110
+#   content hash  344d5bbc8c419a4e
+#   text hash     68f40f9e87e4225c
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -76,17 +76,17 @@ TILES_FP32 = {
     },
 }
 
-# float16 and bfloat16, by columns of a tile; kernels for Hopper GPUs, a worker of four warps for each 64 queries,
-# backward for each 64 keys
+# float16 and bfloat16, by columns of a tile, and by how many keys the longest sequence has at least; kernels for Hopper GPUs,
+# a worker of four warps for each 64 queries, backward for each 64 keys
 TILES_HOPPER = {
     "forward": {
-        64: (192, 128, 12, 3),
-        128: (128, 128, 8, 2),
-        256: (128, 64, 8, 2),
+        64: {0: (128, 128, 8, 2), 3072: (192, 128, 12, 3)},
+        128: {0: (128, 128, 8, 2)},
+        256: {0: (128, 64, 8, 2)},
     },
     "backward": {
-        64: (128, 128, 8, 2),
-        128: (64, 128, 8, 2),
+        64: {0: (128, 128, 8, 2)},
+        128: {0: (64, 128, 8, 2)},
     },
 }
 

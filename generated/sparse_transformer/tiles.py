@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  87ee642240b195b3
-#   text hash     5014341b98704a49
+#   content hash  846d5c6c4d2f4acf
+#   text hash     6f9bc4aa72622eed
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -76,17 +76,17 @@ TILES_FP32 = {
     },
 }
 
-# float16 and bfloat16, by columns of a tile; kernels for Hopper GPUs, a worker of four warps for each 64 queries,
-# backward for each 64 keys
+# float16 and bfloat16, by columns of a tile, and by how many keys the longest sequence has at least; kernels for Hopper GPUs,
+# a worker of four warps for each 64 queries, backward for each 64 keys
 TILES_HOPPER = {
     "forward": {
-        64: (192, 128, 12, 3),
-        128: (128, 128, 8, 2),
-        256: (128, 64, 8, 2),
+        64: {0: (128, 128, 8, 2), 3072: (192, 128, 12, 3)},
+        128: {0: (128, 128, 8, 2)},
+        256: {0: (128, 64, 8, 2)},
     },
     "backward": {
-        64: (128, 128, 8, 2),
-        128: (64, 128, 8, 2),
+        64: {0: (128, 128, 8, 2)},
+        128: {0: (64, 128, 8, 2)},
     },
 }
 

@@ -140,16 +140,19 @@ def test_gradients_see_nothing_of_the_next_sequence(monkeypatch: pytest.MonkeyPa
             torch.testing.assert_close(x[rows], z[rows], rtol=2e-2, atol=2e-2)
 
 
-def test_a_row_has_the_same_bits_alone_and_in_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also as the end of a prefix: neither the order of tiles nor what stands beside a row has a share in it."""
+@pytest.mark.parametrize(("size", "length", "end"), [(128, 1000, 512), (256, 1000, 512), (64, 4000, 1000)])
+def test_a_row_has_the_same_bits_alone_and_in_a_batch(
+    size: int, length: int, end: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also as the end of a prefix, whose tiles may be others: neither these nor other rows have a share in it."""
     torch.manual_seed(0)
-    q, k, v = (random(33, 1000, 4, 128) for _ in range(3))
+    q, k, v = (random(33, length, 4, size) for _ in range(3))
     package = Package("causal", monkeypatch)
     out, _ = package.call("hopper", q, k, v)
     alone, _ = package.call("hopper", q[7:8], k[7:8], v[7:8])
     assert torch.equal(out[7:8], alone)
-    prefix, _ = package.call("hopper", q[7:8, :512], k[7:8, :512], v[7:8, :512])
-    assert torch.equal(out[7:8, :512], prefix)
+    prefix, _ = package.call("hopper", q[7:8, :end], k[7:8, :end], v[7:8, :end])
+    assert torch.equal(out[7:8, :end], prefix)
 
 
 def test_nothing_of_the_next_sequence_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import io
 import os
 import re
@@ -56,6 +57,22 @@ def loaded(path: Path) -> spec.Spec:
     return spec.load(path, terms=resources.terms_for(path))
 
 
+@pytest.mark.parametrize("name", ["causal", "full", "pair_bias"])
+def test_calls_take_the_tile_of_their_length(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = plan.build(loaded(resources.variants()[name])).tables
+    runtime, rendered = (importlib.import_module(f"generated.{name}.{file}") for file in ("runtime", "tiles"))
+    monkeypatch.setattr(runtime, "hopper_kernels", lambda *_: "kernels")
+    monkeypatch.setenv("ATTNFORGE_TARGET", "hopper")
+    for its, sizes in tables.hopper.items():
+        for size, by_length in sizes.items():
+            assert len({tile.block_n for tile in by_length.values()}) == 1, "bits would hang on the length"
+            q = torch.empty(1, 1, 1, size, dtype=torch.float16)
+            for keys in {1, *by_length, *(keys - 1 for keys in by_length if keys)}:
+                *tile, kernels = runtime.on_hopper(rendered, its, q, q, keys)
+                assert tiles.of_length(by_length, keys) == tuple(tile) and kernels == "kernels"
+    assert len(tables.hopper["forward"][64]) == (1 if name == "pair_bias" else 2)
+
+
 def test_rows_beside_a_spec_take_the_place_of_the_generators(tmp_path: Path) -> None:
     mine = loaded(written(tmp_path, None))
     before, untuned = plan.build(mine).tables, render.file(mine, "tiles.py")
@@ -67,7 +84,7 @@ def test_rows_beside_a_spec_take_the_place_of_the_generators(tmp_path: Path) -> 
     assert after.half["sm_90"]["backward_dkv"][128] == (Tile(64, 128, 8, 4),)
     assert after.single["forward"][64] == (Tile(16, 32, 4, 1),)
     assert after.half["sm_80"] == before.half["sm_80"] and 96 not in before.half["sm_90"]["forward"]
-    assert after.hopper["forward"] == before.hopper["forward"] | {64: Tile(192, 64, 12, 2)}
+    assert after.hopper["forward"] == before.hopper["forward"] | {64: {0: Tile(192, 64, 12, 2)}}
     assert after.faster["forward"] == before.faster["forward"] | {128: 2048}
     assert 64 in before.faster["backward"] and 64 not in after.faster["backward"]
     assert "128: ((64, 128, 8, 4),)," in tuned and "(64, 128, 8, 4)" not in untuned
@@ -310,7 +327,7 @@ if search.planned.hopper:
     place, table = tuning.Place("hopper", "forward", 64), runner.tables.TILES_HOPPER["forward"]
     before = dict(table)
     with runner.tile(place, Tile(128, 64, 8, 2)):
-        print(os.environ["ATTNFORGE_TARGET"], *table[64], end=" ")
+        print(os.environ["ATTNFORGE_TARGET"], table[64], end=" ")
     print(table == before, "ATTNFORGE_TARGET" in os.environ, end=" ")
     took = runner.both("backward", calls.Sizes(1, 20, 20, 2, 2, 16, 16, "fp16"))
     print(*took.items(), runner.runs(place), runner.runs(search.places("portable")[0]))
@@ -325,7 +342,7 @@ if search.planned.hopper:
         (
             "causal",
             (("forward", 1), ("backward_dkv", 2), ("backward_dq", 1)),
-            ["hopper.forward", "hopper 128 64 8 2 True False ('portable', 0.25) ('hopper', 0.25) False True"],
+            ["hopper.forward", "hopper {0: (128, 64, 8, 2)} True False ('portable', 0.25) ('hopper', 0.25) False True"],
         ),
         ("flash1", (("forward", 1),), [""]),
     ],
@@ -400,7 +417,7 @@ def test_the_command_keeps_what_was_found_for_a_target(tmp_path: Path, monkeypat
     text = (tmp_path / "tuning" / "mine.yaml").read_text()
     assert "single:\n  forward:\n    64: [[32, 32, 4, 1]]\n" in text
     assert text.endswith("hopper:\n  forward:\n    128: [[128, 64, 8, 3]]\nfaster:\n  forward:\n    128: 0\n")
-    assert plan.build(loaded(path)).tables.hopper["forward"][128] == Tile(128, 64, 8, 3)
+    assert plan.build(loaded(path)).tables.hopper["forward"][128] == {0: Tile(128, 64, 8, 3)}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

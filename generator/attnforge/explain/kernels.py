@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ..language.spec import Spec
 from ..plan import plan
 from ..plan.plan import Plan
-from ..plan.tiles import Tile
+from ..plan.tiles import Tile, of_length
 from .arrays import SKIPPED, Mask
 
 TITLE = "Kernels on Hopper GPUs, float16 and bfloat16"
@@ -31,12 +31,13 @@ def _rows(planned: Plan, mask: Mask | None) -> Iterator[tuple[str, ...]]:
         return
     passes = planned.tables.hopper if planned.hopper.backward else {"forward": planned.tables.hopper["forward"]}
     for its, sizes in passes.items():
-        for size, tile in sizes.items():
+        for size, by_length in sizes.items():
             keys = planned.tables.faster[its].get(size)
             when = "if asked for" if keys is None else f"from {keys} keys on" if keys else "always"
             row: tuple[str, ...] = (its, f"{size // 2 + 1} to {size}", when)
             if mask:
                 here = "hopper" if keys is not None and mask.k_len >= keys else "portable"
+                tile = of_length(by_length, mask.k_len)
                 row += (here, _count(mask, tile, owns_keys=its == "backward"), _portable(planned, mask, its, size))
             yield row
 

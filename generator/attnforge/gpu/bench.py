@@ -255,13 +255,14 @@ def _speed(large: Contender, phase: str) -> float | None:
 def in_turns(entered: Sequence[Contender], phase: str, clock: Clock) -> None:
     """Times all calls again and again, so that a GPU's heat and clocks meet all of them alike; the median counts.
 
-    Each round begins with another one.
+    Rounds begin with different ones, and every other one goes backwards: what follows a large product each time would
+    be slower by some percent.
     """
     times: dict[str, list[float]] = {}
     for i in range(ROUNDS):
         able = [*_able(entered, phase)]
-        first = i % max(len(able), 1)
-        for one in (*able[first:], *able[:first]):
+        first = i // 2 % max(len(able), 1)
+        for one in (*able[first:], *able[:first])[:: -1 if i % 2 else 1]:
             with one.trial():
                 times.setdefault(one.name, []).append(clock(getattr(one, phase)))
     for one in _able(entered, phase):

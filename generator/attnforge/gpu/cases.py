@@ -56,7 +56,7 @@ class Cases(NamedTuple):
             found.append([self._launch("statistics", kernel, tile) for tile in self.tiles(kernel, table)])
         if arch.removesuffix("a") == "sm_90":
             for name, tiles_of in self.planned.tables.hopper.items():
-                if tile := tiles_of.get(self.columns):
+                for tile in tiles_of.get(self.columns, {}).values():
                     found += [[case] for case in self.on_hopper(name, tile)]
         decode = self.planned.decode if self.head_dim <= max(SPLITS["16BIT"]) else None
         return found + ([[self._decoding(x)] for x in decode.kernels] if decode else [])

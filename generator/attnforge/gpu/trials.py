@@ -138,7 +138,7 @@ class Runner:
     def put(self, place: Place, tile: Tile) -> None:
         """Gives a row this tile alone."""
         one = tuple(tile)
-        self.table(place)[place.size] = one if place.family == tiles.HOPPER else (one,)
+        self.table(place)[place.size] = {0: one} if place.family == tiles.HOPPER else (one,)
 
     def table(self, place: Place) -> dict[int, Any]:
         """The rows of a kernel, by head size."""

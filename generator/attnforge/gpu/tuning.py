@@ -163,7 +163,8 @@ class Search:
     def present(self, place: Place) -> tuple[Tile, ...]:
         """The tiles as they are."""
         if place.family == tiles.HOPPER:
-            return (self.planned.tables.hopper[place.kernel][place.size],)
+            by_length = self.planned.tables.hopper[place.kernel][place.size]
+            return (tiles.of_length(by_length, self.sizes.k_len),)
         return self.planned.tables.of(self.arch, self.sizes.dtype)[place.kernel][place.size]
 
     def tried(self, place: Place) -> list[Tile]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -64,7 +64,9 @@ class Tables(NamedTuple):
 
     half: dict[str, Table]  # of float16 and bfloat16, by family
     single: Table  # of float32
-    hopper: dict[str, dict[int, Tile]]  # of float16 and bfloat16, for kernels of their own on Hopper GPUs
+    # of float16 and bfloat16, for kernels of their own on Hopper GPUs: by pass, by columns of a tile, and by how many
+    # keys the longest sequence has at least
+    hopper: dict[str, dict[int, dict[int, Tile]]]
     faster: dict[str, dict[int, int]]  # by pass and head size, from how many keys on those outrun the others
 
     def of(self, arch: str, dtype: str) -> Table:
@@ -80,11 +82,16 @@ class Tables(NamedTuple):
                 sizes = faster[row.kernel] | {row.size: row.keys}
                 faster[row.kernel] = {size: keys for size, keys in sorted(sizes.items()) if keys is not None}
             elif row.family == HOPPER:
-                hopper[row.kernel] = dict(sorted((hopper[row.kernel] | {row.size: row.tiles[0]}).items()))
+                hopper[row.kernel] = dict(sorted((hopper[row.kernel] | {row.size: {0: row.tiles[0]}}).items()))
             else:
                 table = single if row.family == "single" else half[row.family]
                 table[row.kernel] = dict(sorted((table[row.kernel] | {row.size: row.tiles}).items()))
         return Tables(half, single, hopper, faster)
+
+
+def of_length(by_length: Mapping[int, Tile], keys: int) -> Tile:
+    """The tile for so many keys of the longest sequence; generated code has the same rule."""
+    return by_length[max(least for least in by_length if least <= keys)]
 
 
 def family(arch: str) -> str:
@@ -114,10 +121,10 @@ def tables(
     found = _shipped()
     layers = (*WEIGHTS[: WEIGHTS.index(weight) + 1], *(("packed", f"packed_{weight}") if packed else ()), algorithm)
     layers += ("latent",) if latent else ()
-    hopper = {
-        kernel: {size: tiles[0] for size, tiles in sizes.items()}
-        for kernel, sizes in _table(found["hopper"], layers).items()
-    }
+    hopper: dict[str, dict[int, dict[int, Tile]]] = {its: {} for its in PASSES}
+    for layer in layers:
+        for its, sizes in found["hopper"].get(layer, {}).items():
+            hopper[its] |= {size: {keys: Tile(*t) for keys, t in row.items()} for size, row in sizes.items()}
     faster: dict[str, dict[int, int]] = {}
     for layer in (*layers, *(("left",) if left and weight != "heavy" else ())):
         faster |= found["faster"].get(layer, {})

@@ -157,9 +157,19 @@ class Forward:
             "load_keys_takes": ", ".join(self._load_keys_takes),
             "work_takes": ", ".join(work.taken),
             "load_takes": ", ".join(load.taken),
+            "overlapped": str(self._overlapped),
             "ones": "1, " * (p.storage.coordinates("q", "h", "0").count(",") - 1),
         }
         return Kernel("forward", self.parts, "hopper/forward.jinja", "", self.step, blocks, texts)
+
+    @property
+    def _overlapped(self) -> int:
+        """From how many columns of values on their product runs while a step makes weights, as measured.
+
+        Where it is not worth it, other products fill the time: with 128 columns under masks alone, and with 64.
+        """
+        weight = self.terms.weight
+        return 128 if weight == "bare" or (weight == "plain" and self.shared.spec.scores) else 256
 
     @property
     def _keys(self) -> tuple[Statement, ...]:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fdae7e16cca1cdf3
-#   text hash     3d39ed4a9a45505d
+#   content hash  2f55793988137294
+#   text hash     72f7c68743a619ab
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  52c6157830ab7920
-#   text hash     fe6987d12c839d05
+#   content hash  b531877d400b118d
+#   text hash     a97fc787ba367353
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  52c6157830ab7920
-#   text hash     ea7c866a143396d1
+#   content hash  b531877d400b118d
+#   text hash     8ea240ebb1b6d9be
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e193525cbf66165d
-#   text hash     32b31d2b07e3b5ab
+#   content hash  d503e04067fd1e44
+#   text hash     5ad24735efe3436c
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  374fb1ba8cae1eb2
-#   text hash     f312682de4f9c814
+#   content hash  ba7f6e31851e546a
+#   text hash     980a999e187a0c7d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f01482c0d35264af
-#   text hash     2d0cb00e506f5b9a
+#   content hash  918ada3336576d4c
+#   text hash     13e07fbec2ae86b5
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d196e9e47af0f074
-#   text hash     075309ec79fe8f35
+#   content hash  467b1aa744586b85
+#   text hash     2c5bf370a1e031c8
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  65a223805bac491f
-#   text hash     b3b68057b9fbe107
+#   content hash  ec87e1b6a71420d2
+#   text hash     7bcc6d3e3df05ebe
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3543a17d555d5a66
-#   text hash     2b40157fa9ec6a46
+#   content hash  b82d046c7a0eecf5
+#   text hash     3e56b4a5dd0d4528
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

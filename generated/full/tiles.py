@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3543a17d555d5a66
-#   text hash     d4e1db2262998fd4
+#   content hash  b82d046c7a0eecf5
+#   text hash     d36906bd662aa236
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

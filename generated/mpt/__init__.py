@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  32e34953b66d2247
-#   text hash     8605748bdcc4028a
+#   content hash  b4958eb9bc660634
+#   text hash     191866d9655b6564
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

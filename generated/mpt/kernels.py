@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  32e34953b66d2247
-#   text hash     8c10764149b835c8
+#   content hash  b4958eb9bc660634
+#   text hash     88d8ad2988910da1
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

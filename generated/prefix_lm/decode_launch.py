@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  81f79f2ac21e485b
-#   text hash     f04f6b9f1e319b70
+#   content hash  a7878c5b6999f93f
+#   text hash     091c723064ffe4e2
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2ddb772be0dfa915
-#   text hash     e4799023c4d29630
+#   content hash  794d9f4d80531cd3
+#   text hash     b031f4fbe0c28f19
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

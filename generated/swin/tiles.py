@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  603c1eaf63461e73
-#   text hash     f9a3253c34c0e977
+#   content hash  5a0ced1669906755
+#   text hash     5ea345cdbc87f91d
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

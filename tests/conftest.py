@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from compiling import Compiler
 from devices import INTERPRETER
 
 
@@ -18,3 +19,11 @@ def whether_kernels_are_interpreted() -> Iterator[None]:
         os.environ.pop(INTERPRETER, None)
     else:
         os.environ[INTERPRETER] = before
+
+
+@pytest.fixture(scope="session")
+def compiler() -> Iterator[Compiler]:
+    """A process that compiles kernels."""
+    made = Compiler()
+    yield made
+    made.end()

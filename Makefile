@@ -56,8 +56,7 @@ quick: style
 test: style
 	$(BIN)/attnforge render specs/*.yaml --check
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal generated -k test_values
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(CORE:%=generated/%) -k 'not test_values'
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal generated -k 'test_values $(CORE:%=or test_%)'
 
 # SETS="variants rope" measures these alone; JOBS=16 compiles first, in as many processes
 bench:

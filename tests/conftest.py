@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from compiling import Compiler
 from devices import INTERPRETER
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Called by pytest: what concerns the whole takes longest, and begins first, so that no worker waits for it."""
+    items.sort(key=lambda item: item.path.parent != Path(__file__).parent)
 
 
 @pytest.fixture(autouse=True)
@@ -18,3 +25,11 @@ def whether_kernels_are_interpreted() -> Iterator[None]:
         os.environ.pop(INTERPRETER, None)
     else:
         os.environ[INTERPRETER] = before
+
+
+@pytest.fixture(scope="session")
+def compiler() -> Iterator[Compiler]:
+    """A process that compiles kernels."""
+    made = Compiler()
+    yield made
+    made.end()

@@ -46,6 +46,9 @@ def faults(path: Path) -> list[str]:
 
 def main() -> None:
     """Goes through a folder."""
+    import torch  # noqa: F401 - once, not in each process of the pool
+    import triton  # noqa: F401
+
     with ProcessPoolExecutor() as pool:
         found = [fault for one in pool.map(faults, sorted(Path(sys.argv[1]).glob("*.yaml"))) for fault in one]
     print("\n".join(found) or "the compiler takes all kernels")

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  786f6fa59f6a7f4c
-#   text hash     00d826b4436cf9b4
+#   content hash  260793925828673d
+#   text hash     bc0aae6c198844a8
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

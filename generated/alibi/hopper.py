@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  786f6fa59f6a7f4c
-#   text hash     8b8b393c7776d48b
+#   content hash  260793925828673d
+#   text hash     f7cf33663bbb11c9
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  786f6fa59f6a7f4c
-#   text hash     b043ee25e2fc541e
+#   content hash  260793925828673d
+#   text hash     0d39462a910215d4
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  786f6fa59f6a7f4c
-#   text hash     dd8e0d793c6a6f5d
+#   content hash  260793925828673d
+#   text hash     0c6bac2cc3eea443
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

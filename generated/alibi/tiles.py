@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  786f6fa59f6a7f4c
-#   text hash     14a779d1b6e5bc18
+#   content hash  260793925828673d
+#   text hash     d0a3a6ac2efe824f
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

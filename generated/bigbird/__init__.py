@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  09e4a079b717a027
-#   text hash     7331fa82b9e55ff9
+#   content hash  7c0231da83d60c9a
+#   text hash     620b3ffe07b636c0
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

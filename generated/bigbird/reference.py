@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  09e4a079b717a027
-#   text hash     0cb22624c99a58c6
+#   content hash  7c0231da83d60c9a
+#   text hash     86163053ab444272
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  09e4a079b717a027
-#   text hash     916ea4c55f1e0fc3
+#   content hash  7c0231da83d60c9a
+#   text hash     a09153214d7dc95f
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

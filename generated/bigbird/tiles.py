@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  09e4a079b717a027
-#   text hash     659a499180f88dc3
+#   content hash  7c0231da83d60c9a
+#   text hash     0cdd188be342fb27
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  25efa09c09aad3f3
-#   text hash     ed7a4e66b2092aa5
+#   content hash  e09dffe1d352ce30
+#   text hash     c3206f20b046e00b
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  25efa09c09aad3f3
-#   text hash     dbc626d777a5d11d
+#   content hash  e09dffe1d352ce30
+#   text hash     e8e79ff0671519ed
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  25efa09c09aad3f3
-#   text hash     f8157c7d95d54ce2
+#   content hash  e09dffe1d352ce30
+#   text hash     dd7935c284aee876
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

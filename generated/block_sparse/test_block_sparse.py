@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  25efa09c09aad3f3
-#   text hash     e27efc61c6704765
+#   content hash  e09dffe1d352ce30
+#   text hash     eef70b5b11dedcc5
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  25efa09c09aad3f3
-#   text hash     d9b6b15957d2c057
+#   content hash  e09dffe1d352ce30
+#   text hash     011e0ba75c67467b
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

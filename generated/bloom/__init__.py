@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ffb3ed562b875ae2
-#   text hash     1d9a6c626d3b3d4d
+#   content hash  7f4ee7b9b3fffc9f
+#   text hash     c4f661b547a0f2d3
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

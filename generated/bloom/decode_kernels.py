@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ffb3ed562b875ae2
-#   text hash     53b4b54773587313
+#   content hash  7f4ee7b9b3fffc9f
+#   text hash     35b5a178d8aafd96
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

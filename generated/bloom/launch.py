@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ffb3ed562b875ae2
-#   text hash     5c2dea4d55da6379
+#   content hash  7f4ee7b9b3fffc9f
+#   text hash     c455800edcb720e9
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

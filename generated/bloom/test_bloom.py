@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ffb3ed562b875ae2
-#   text hash     747b3ae95ac90b19
+#   content hash  7f4ee7b9b3fffc9f
+#   text hash     cabd48fe9b3b2988
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c6cea761a3ea3bfc
-#   text hash     09573ee9f6382ab5
+#   content hash  d93061ef8c2dda0b
+#   text hash     2b3dc699a34bd466
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

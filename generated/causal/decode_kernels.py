@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c6cea761a3ea3bfc
-#   text hash     045a71b8d4e42438
+#   content hash  d93061ef8c2dda0b
+#   text hash     313b2d4efdfc19d5
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c6cea761a3ea3bfc
-#   text hash     178c29b1b6976163
+#   content hash  d93061ef8c2dda0b
+#   text hash     9f6ecba71d89efcf
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c6cea761a3ea3bfc
-#   text hash     d1a348ed4af78366
+#   content hash  d93061ef8c2dda0b
+#   text hash     f75df85cbcf21512
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c6cea761a3ea3bfc
-#   text hash     b6627e4a4d9d9fb0
+#   content hash  d93061ef8c2dda0b
+#   text hash     3d671f748815e2a6
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c6cea761a3ea3bfc
-#   text hash     5acc7ae1fff15e45
+#   content hash  d93061ef8c2dda0b
+#   text hash     cf4ad68b168b8467
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

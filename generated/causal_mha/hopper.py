@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d87b7c10182e2d09
-#   text hash     b7667ea447c06e0f
+#   content hash  bb8d06f9180c0e7e
+#   text hash     197e72ece66ca757
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

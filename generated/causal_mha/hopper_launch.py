@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d87b7c10182e2d09
-#   text hash     1cd17e9ddde8a1f3
+#   content hash  bb8d06f9180c0e7e
+#   text hash     63efce3fbb423c0c
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d87b7c10182e2d09
-#   text hash     31f25af03fb2fc71
+#   content hash  bb8d06f9180c0e7e
+#   text hash     576a2baa384e0fc2
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

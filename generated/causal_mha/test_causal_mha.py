@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d87b7c10182e2d09
-#   text hash     dc4f82d9bf18af0f
+#   content hash  bb8d06f9180c0e7e
+#   text hash     e93a04b770d15bf5
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d87b7c10182e2d09
-#   text hash     a2c852a1174115ad
+#   content hash  bb8d06f9180c0e7e
+#   text hash     fdddd27f814c6b30
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

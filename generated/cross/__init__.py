@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  76af0d384df5e855
-#   text hash     b8d298391415b2a1
+#   content hash  c27203b80077e7d4
+#   text hash     d4661370c4ef6863
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  76af0d384df5e855
-#   text hash     27e571abaeb8bc98
+#   content hash  c27203b80077e7d4
+#   text hash     15cd76b0bfc2f346
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

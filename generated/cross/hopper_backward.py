@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  76af0d384df5e855
-#   text hash     41db90ab69dbfbc9
+#   content hash  c27203b80077e7d4
+#   text hash     57cbfe5f7517174a
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  76af0d384df5e855
-#   text hash     2bd24011853f5f88
+#   content hash  c27203b80077e7d4
+#   text hash     77344ce6bfec8a47
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

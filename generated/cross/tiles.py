@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  76af0d384df5e855
-#   text hash     c2c195b64c07e1cf
+#   content hash  c27203b80077e7d4
+#   text hash     98e623acaa9855f0
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  76af0d384df5e855
-#   text hash     044d00ab2f09854d
+#   content hash  c27203b80077e7d4
+#   text hash     b16cdd4be28737a0
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7da96eb8e4e44e74
-#   text hash     bd8e6ca668b133e6
+#   content hash  0f4c3bffd74898d2
+#   text hash     f8525ee571cd71ae
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

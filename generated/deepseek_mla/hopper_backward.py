@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7da96eb8e4e44e74
-#   text hash     f039d69a552e9f63
+#   content hash  0f4c3bffd74898d2
+#   text hash     107ed285f9b5290e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

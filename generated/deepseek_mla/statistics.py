@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7da96eb8e4e44e74
-#   text hash     bf51b7d0d5559bd0
+#   content hash  0f4c3bffd74898d2
+#   text hash     91d28a1d5401031d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

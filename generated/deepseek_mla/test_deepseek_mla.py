@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7da96eb8e4e44e74
-#   text hash     9f97855791fd7c31
+#   content hash  0f4c3bffd74898d2
+#   text hash     70d5aa3a86c521e5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

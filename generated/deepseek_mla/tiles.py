@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7da96eb8e4e44e74
-#   text hash     25d8672e27bcd631
+#   content hash  0f4c3bffd74898d2
+#   text hash     7869bc5c83c4c7f7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

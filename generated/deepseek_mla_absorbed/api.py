@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c92cb78b3d75d5b1
-#   text hash     dc1e4d61ff6bcbd9
+#   content hash  22bf4797d4b1c7f3
+#   text hash     d7c6503ec6702b70
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

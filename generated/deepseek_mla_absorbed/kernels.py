@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c92cb78b3d75d5b1
-#   text hash     30ca37490d770bde
+#   content hash  22bf4797d4b1c7f3
+#   text hash     b2e19a7df00ba383
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the
 latent ones.

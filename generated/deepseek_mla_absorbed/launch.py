@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c92cb78b3d75d5b1
-#   text hash     0ecdd6355d519f69
+#   content hash  22bf4797d4b1c7f3
+#   text hash     6ad66790972c0953
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

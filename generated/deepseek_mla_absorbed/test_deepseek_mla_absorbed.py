@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c92cb78b3d75d5b1
-#   text hash     106936c6f282eddf
+#   content hash  22bf4797d4b1c7f3
+#   text hash     1065c285e6b4b2b9
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c92cb78b3d75d5b1
-#   text hash     2eb9e47f64acdb52
+#   content hash  22bf4797d4b1c7f3
+#   text hash     0d0a8c2a65d9dac7
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

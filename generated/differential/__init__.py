@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5ecd52f5e79d4c81
-#   text hash     4ea8afc950497856
+#   content hash  6651c869ed8c17cc
+#   text hash     2ed72766b0b0e3ab
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5ecd52f5e79d4c81
-#   text hash     08ef988fb55f3f88
+#   content hash  6651c869ed8c17cc
+#   text hash     6c85d5ed1d1252b6
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5ecd52f5e79d4c81
-#   text hash     abe950ddea35b3ea
+#   content hash  6651c869ed8c17cc
+#   text hash     7e01191d7c3b240a
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py gets."""
 

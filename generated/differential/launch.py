@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5ecd52f5e79d4c81
-#   text hash     1bf22b01dca92ee1
+#   content hash  6651c869ed8c17cc
+#   text hash     82588ed5b3a652ae
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

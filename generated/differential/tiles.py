@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5ecd52f5e79d4c81
-#   text hash     78ae19abb07fd14f
+#   content hash  6651c869ed8c17cc
+#   text hash     a17e33d120d76b28
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e4649eee2f13b18f
-#   text hash     4e8fd339caec5ce2
+#   content hash  396c318ec3b84d83
+#   text hash     ad5858b8f331efb2
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e4649eee2f13b18f
-#   text hash     bed90d4d2103ec40
+#   content hash  396c318ec3b84d83
+#   text hash     6ba8d83627cefc9d
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e4649eee2f13b18f
-#   text hash     6977bda62f446eb9
+#   content hash  396c318ec3b84d83
+#   text hash     3dbea46ed5434e92
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e4649eee2f13b18f
-#   text hash     e2a87c5a5d86370d
+#   content hash  396c318ec3b84d83
+#   text hash     d57e10d11b556d3d
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

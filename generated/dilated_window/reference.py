@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e4649eee2f13b18f
-#   text hash     16f4c5ddf7c20fa8
+#   content hash  396c318ec3b84d83
+#   text hash     a202a9ac2372d350
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9cf9257afce5dde6
-#   text hash     2121371354e5104a
+#   content hash  bd225787a6bcc41b
+#   text hash     05016e92041b47e0
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

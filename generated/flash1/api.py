@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9cf9257afce5dde6
-#   text hash     3ad3b34640f72281
+#   content hash  bd225787a6bcc41b
+#   text hash     e309731682a5029a
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9cf9257afce5dde6
-#   text hash     42feea8433c03c7d
+#   content hash  bd225787a6bcc41b
+#   text hash     10e142d3763d57bc
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

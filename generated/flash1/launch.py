@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9cf9257afce5dde6
-#   text hash     35ef83281fa9d8d1
+#   content hash  bd225787a6bcc41b
+#   text hash     d3343256fe809495
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

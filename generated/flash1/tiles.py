@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9cf9257afce5dde6
-#   text hash     8b9fd3c920aeb765
+#   content hash  bd225787a6bcc41b
+#   text hash     4b664c5d816b85b7
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4032503a8bb9aaa9
-#   text hash     85ba9e94a4b0c23b
+#   content hash  4d56fa88f8f192e4
+#   text hash     45f7a705bc75fed8
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

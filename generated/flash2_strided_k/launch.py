@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4032503a8bb9aaa9
-#   text hash     e9e649379b7efa26
+#   content hash  4d56fa88f8f192e4
+#   text hash     f9c68689b176f6c3
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4032503a8bb9aaa9
-#   text hash     15256ccb7b5fb71a
+#   content hash  4d56fa88f8f192e4
+#   text hash     125ac5d071d97ec3
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  25feb95fd2031b55
-#   text hash     db929be80f8c43ee
+#   content hash  399cf24b1076fdb9
+#   text hash     31d8814316cacaae
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

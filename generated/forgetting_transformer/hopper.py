@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  25feb95fd2031b55
-#   text hash     2f89d17f1f4f7e09
+#   content hash  399cf24b1076fdb9
+#   text hash     8217319bd345f1c7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  25feb95fd2031b55
-#   text hash     b1d295568ebc88be
+#   content hash  399cf24b1076fdb9
+#   text hash     9a7ee4f2f1a9a350
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

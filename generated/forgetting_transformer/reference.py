@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  25feb95fd2031b55
-#   text hash     5200330279d8f9a3
+#   content hash  399cf24b1076fdb9
+#   text hash     f2229f7140c626e8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

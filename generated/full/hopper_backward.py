@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  871b6e5edc9cba96
-#   text hash     c1e08f0c96066700
+#   content hash  48db3c588c6ad1c0
+#   text hash     c005f7bdea963ba3
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  871b6e5edc9cba96
-#   text hash     bc7aea0bec6f7866
+#   content hash  48db3c588c6ad1c0
+#   text hash     919768301f4d2df5
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

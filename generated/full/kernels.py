@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  871b6e5edc9cba96
-#   text hash     e34287f81133794d
+#   content hash  48db3c588c6ad1c0
+#   text hash     1f952889ac9779a2
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  871b6e5edc9cba96
-#   text hash     9072ab9bc4df119c
+#   content hash  48db3c588c6ad1c0
+#   text hash     e8e147b501bd7338
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  871b6e5edc9cba96
-#   text hash     da73ec9c88617918
+#   content hash  48db3c588c6ad1c0
+#   text hash     740a26c211c71a75
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  871b6e5edc9cba96
-#   text hash     617f3f8bc7ed487f
+#   content hash  48db3c588c6ad1c0
+#   text hash     2d87df62cb16946c
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  65ba2092a1c8427b
-#   text hash     5f6732911601acbf
+#   content hash  d5e41d89ee99e554
+#   text hash     01ad32e970ee2ed7
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  65ba2092a1c8427b
-#   text hash     7b693e8c18c09a8c
+#   content hash  d5e41d89ee99e554
+#   text hash     1cd483c5d5d2c2b1
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

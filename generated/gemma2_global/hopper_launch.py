@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  65ba2092a1c8427b
-#   text hash     a53effe23990ce06
+#   content hash  d5e41d89ee99e554
+#   text hash     48d43f5a61bf95f2
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  65ba2092a1c8427b
-#   text hash     2525abd5c39de530
+#   content hash  d5e41d89ee99e554
+#   text hash     31f8c594544e1140
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

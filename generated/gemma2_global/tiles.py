@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  65ba2092a1c8427b
-#   text hash     9da23216385e36f7
+#   content hash  d5e41d89ee99e554
+#   text hash     2a7e5f4a094c4423
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a471148eb33ab8b8
-#   text hash     021f77095e95141f
+#   content hash  9620e0e2676daf3a
+#   text hash     e432b7a0abe4ad79
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

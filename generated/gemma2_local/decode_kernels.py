@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a471148eb33ab8b8
-#   text hash     56a325c07322ef55
+#   content hash  9620e0e2676daf3a
+#   text hash     7564c6d0a9498ced
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a471148eb33ab8b8
-#   text hash     9498a8a10853bc97
+#   content hash  9620e0e2676daf3a
+#   text hash     9d96a0f1b53ab972
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

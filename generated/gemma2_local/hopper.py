@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a471148eb33ab8b8
-#   text hash     76d9304a6c9e41c2
+#   content hash  9620e0e2676daf3a
+#   text hash     e64138ecd7b8c391
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

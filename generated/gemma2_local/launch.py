@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a471148eb33ab8b8
-#   text hash     193adc2d04d04086
+#   content hash  9620e0e2676daf3a
+#   text hash     5b1ed9ab75081327
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  39b645cfe6ab320f
-#   text hash     47fceade1ce8768f
+#   content hash  2e9f87f01e89b1ec
+#   text hash     230624bc82cd47d1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  39b645cfe6ab320f
-#   text hash     c1dcb47ae74edab7
+#   content hash  2e9f87f01e89b1ec
+#   text hash     03ee273cbb2e5d4a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  39b645cfe6ab320f
-#   text hash     6cd93c2e4343c706
+#   content hash  2e9f87f01e89b1ec
+#   text hash     e929895b04cf3ab0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  39b645cfe6ab320f
-#   text hash     04ba8dbd72fdda7a
+#   content hash  2e9f87f01e89b1ec
+#   text hash     6d949270e8beb1d8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  39b645cfe6ab320f
-#   text hash     87cacc1593e61d5e
+#   content hash  2e9f87f01e89b1ec
+#   text hash     821741fd31d0bbc5
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c45007d2f2133305
-#   text hash     c48dfcb8ff9537f2
+#   content hash  370a2ea5c0a650bc
+#   text hash     f937bd3f2da77227
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

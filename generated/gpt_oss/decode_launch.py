@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c45007d2f2133305
-#   text hash     5027ae80544f658d
+#   content hash  370a2ea5c0a650bc
+#   text hash     3d2f33036dee03f2
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

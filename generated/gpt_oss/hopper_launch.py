@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c45007d2f2133305
-#   text hash     50ee8ddb013d9a75
+#   content hash  370a2ea5c0a650bc
+#   text hash     4f98cb91a5e90852
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py gets."""
 

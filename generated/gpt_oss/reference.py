@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c45007d2f2133305
-#   text hash     801b0e3d52fa6ca0
+#   content hash  370a2ea5c0a650bc
+#   text hash     ac8b3abd139eaec8
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d5e8395ca9a9becb
-#   text hash     fb6eda5de0641e66
+#   content hash  0c97ba2e022ac7ae
+#   text hash     d891b4707a33e88f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

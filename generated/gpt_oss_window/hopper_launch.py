@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d5e8395ca9a9becb
-#   text hash     493056ed60f05b8d
+#   content hash  0c97ba2e022ac7ae
+#   text hash     d0372c79c7e57627
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

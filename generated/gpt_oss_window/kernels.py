@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d5e8395ca9a9becb
-#   text hash     b28057a407645428
+#   content hash  0c97ba2e022ac7ae
+#   text hash     9f59ada24a40750c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d5e8395ca9a9becb
-#   text hash     9c3a0546e30b0159
+#   content hash  0c97ba2e022ac7ae
+#   text hash     3fde3f3df6dd7a43
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d5e8395ca9a9becb
-#   text hash     78611d9b316bb78d
+#   content hash  0c97ba2e022ac7ae
+#   text hash     88cd06c34b04ee92
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  cc84cf4cc55db3df
-#   text hash     49b6b4585849651f
+#   content hash  ecafc7c8280d9c24
+#   text hash     937dc959f9960106
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  cc84cf4cc55db3df
-#   text hash     abbe3b4cbcfbea7c
+#   content hash  ecafc7c8280d9c24
+#   text hash     0cfcab72879d618e
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

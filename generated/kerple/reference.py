@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  cc84cf4cc55db3df
-#   text hash     532499c6e0683fb3
+#   content hash  ecafc7c8280d9c24
+#   text hash     ee43fe5dbaf4db7d
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  cc84cf4cc55db3df
-#   text hash     a45d8056bed4183e
+#   content hash  ecafc7c8280d9c24
+#   text hash     d9feeeeeccfafb3a
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  cc84cf4cc55db3df
-#   text hash     19cc39f90ddb1b7e
+#   content hash  ecafc7c8280d9c24
+#   text hash     640db864167b7154
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

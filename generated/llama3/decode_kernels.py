@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e9104e609645de81
-#   text hash     3c03979e534282d1
+#   content hash  c347d8c01439e114
+#   text hash     fd3f0bb19c984a5f
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

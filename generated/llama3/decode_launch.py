@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e9104e609645de81
-#   text hash     240e2f939e85b363
+#   content hash  c347d8c01439e114
+#   text hash     c182b75872a7bf16
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

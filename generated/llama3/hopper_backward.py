@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e9104e609645de81
-#   text hash     f0f8acb7992b29aa
+#   content hash  c347d8c01439e114
+#   text hash     3930711e6d11b76c
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

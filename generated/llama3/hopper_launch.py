@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e9104e609645de81
-#   text hash     3569fb56a4dde273
+#   content hash  c347d8c01439e114
+#   text hash     db86f7c7c2f92fd7
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e9104e609645de81
-#   text hash     b3bd3c0d38d068b1
+#   content hash  c347d8c01439e114
+#   text hash     2f3d19ceed37b58d
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

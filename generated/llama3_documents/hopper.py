@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  dd2e4aca92675fde
-#   text hash     47eb7681bbc8dec0
+#   content hash  fb11bcb098b12855
+#   text hash     181b6607bdba3a82
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

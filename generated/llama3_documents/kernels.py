@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  dd2e4aca92675fde
-#   text hash     96b8bfd0507010d3
+#   content hash  fb11bcb098b12855
+#   text hash     7ea0f8f33b44d96e
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

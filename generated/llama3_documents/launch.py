@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  dd2e4aca92675fde
-#   text hash     130c727499f57ca3
+#   content hash  fb11bcb098b12855
+#   text hash     1c63cfd8485113d8
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  dd2e4aca92675fde
-#   text hash     dc0acf2b4e514623
+#   content hash  fb11bcb098b12855
+#   text hash     46fa7ae84467e4dd
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  dd2e4aca92675fde
-#   text hash     abfc813c52873e6d
+#   content hash  fb11bcb098b12855
+#   text hash     bb38a37c0b282482
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3724afee2ff958ae
-#   text hash     f7343a1fc4f952f9
+#   content hash  9588db758fc4421b
+#   text hash     935875fa86871727
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

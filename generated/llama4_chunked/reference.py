@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3724afee2ff958ae
-#   text hash     0fc486a7ea8cf03b
+#   content hash  9588db758fc4421b
+#   text hash     b1149dd1e64ed2a8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3724afee2ff958ae
-#   text hash     944fcb2a29c03501
+#   content hash  9588db758fc4421b
+#   text hash     409d1e7d276ec305
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0b925af91e0e12fa
-#   text hash     1977e2e5cdd6b624
+#   content hash  2fddc35b80111907
+#   text hash     dd4256f5198d25ec
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

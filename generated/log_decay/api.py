@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0b925af91e0e12fa
-#   text hash     4409722a0e115c9e
+#   content hash  2fddc35b80111907
+#   text hash     1b835a7fc974620e
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

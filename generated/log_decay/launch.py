@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0b925af91e0e12fa
-#   text hash     1453b40ad732d228
+#   content hash  2fddc35b80111907
+#   text hash     1b46c6ffc62079ed
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

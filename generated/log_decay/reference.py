@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0b925af91e0e12fa
-#   text hash     1144deab5fed6967
+#   content hash  2fddc35b80111907
+#   text hash     a467f5f942e98caa
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

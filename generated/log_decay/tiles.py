@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0b925af91e0e12fa
-#   text hash     77d4380f063ac2e9
+#   content hash  2fddc35b80111907
+#   text hash     4ca6183fefdb70d2
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

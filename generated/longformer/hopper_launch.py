@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  793818ffc5c18360
-#   text hash     2cef81bc240b5392
+#   content hash  2215cf85ce82115a
+#   text hash     0cdc1537f56347ce
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  793818ffc5c18360
-#   text hash     390ffa282b1cd585
+#   content hash  2215cf85ce82115a
+#   text hash     58d2ffea60c7c2ec
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

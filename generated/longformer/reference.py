@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  793818ffc5c18360
-#   text hash     e937aef7e40245cd
+#   content hash  2215cf85ce82115a
+#   text hash     97040a7dc536bc81
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  793818ffc5c18360
-#   text hash     ab9216dcf1825456
+#   content hash  2215cf85ce82115a
+#   text hash     18de900ea7150d4a
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

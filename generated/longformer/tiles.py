@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  793818ffc5c18360
-#   text hash     d89586f19ffacffe
+#   content hash  2215cf85ce82115a
+#   text hash     5939729a9f6c402f
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7df70320636b6fca
-#   text hash     4e195a3deb2f7546
+#   content hash  71ae87cbb299280d
+#   text hash     51350f4b67adb18f
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7df70320636b6fca
-#   text hash     1140ce6de5a7f809
+#   content hash  71ae87cbb299280d
+#   text hash     4e58383a035920e2
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7df70320636b6fca
-#   text hash     d188254ae4068f03
+#   content hash  71ae87cbb299280d
+#   text hash     f6de3f1c4f50fbee
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7df70320636b6fca
-#   text hash     7aaef5eb9c0d9860
+#   content hash  71ae87cbb299280d
+#   text hash     8eee0b3284335726
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7df70320636b6fca
-#   text hash     3a37100cc6f794f9
+#   content hash  71ae87cbb299280d
+#   text hash     121760a7e3d581c7
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

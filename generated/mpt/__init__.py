@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  42c97d1906ff68a6
-#   text hash     b93dcbfb9f82e80c
+#   content hash  2f3c92ace29344ac
+#   text hash     ed1c4b7b42c30e96
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  42c97d1906ff68a6
-#   text hash     08a626e69efda63c
+#   content hash  2f3c92ace29344ac
+#   text hash     f8a7b21037138e5d
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

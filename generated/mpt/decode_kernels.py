@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  42c97d1906ff68a6
-#   text hash     26e650a391ce8d3e
+#   content hash  2f3c92ace29344ac
+#   text hash     a0b9e8816b9b0351
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

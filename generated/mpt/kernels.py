@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  42c97d1906ff68a6
-#   text hash     5da4aff0c962ad58
+#   content hash  2f3c92ace29344ac
+#   text hash     60d398dc3419c8d3
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

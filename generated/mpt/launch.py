@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  42c97d1906ff68a6
-#   text hash     2b5976029a614857
+#   content hash  2f3c92ace29344ac
+#   text hash     8eb75f4dd9e5b72a
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

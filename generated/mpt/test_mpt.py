@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  42c97d1906ff68a6
-#   text hash     a278ebc0eaf37eb7
+#   content hash  2f3c92ace29344ac
+#   text hash     702cb234af5512b6
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

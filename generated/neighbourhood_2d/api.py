@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  5223f0fb3b372ce3
-#   text hash     413af5e9b0cc4512
+#   content hash  9d31e0b15a814b03
+#   text hash     56e3b5c085e1a9aa
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

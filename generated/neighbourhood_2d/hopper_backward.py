@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  5223f0fb3b372ce3
-#   text hash     b11941364ed2f5a4
+#   content hash  9d31e0b15a814b03
+#   text hash     85ae96f895eb2612
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

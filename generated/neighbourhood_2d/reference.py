@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  5223f0fb3b372ce3
-#   text hash     e75267893aa95129
+#   content hash  9d31e0b15a814b03
+#   text hash     e2ac00a0a96ff599
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

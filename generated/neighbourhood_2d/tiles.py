@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  5223f0fb3b372ce3
-#   text hash     9b2e2850d0f1ebdc
+#   content hash  9d31e0b15a814b03
+#   text hash     81d8a8dc95046e05
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

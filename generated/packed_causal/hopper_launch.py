@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4e6e7b83e58a162a
-#   text hash     84fea934fae9e721
+#   content hash  46a3a8e83b402c57
+#   text hash     eca76f01394fc9d5
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4e6e7b83e58a162a
-#   text hash     f21a7ab020a6cea1
+#   content hash  46a3a8e83b402c57
+#   text hash     29d17ed5fa050a3f
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4e6e7b83e58a162a
-#   text hash     70e36b28bfca93f5
+#   content hash  46a3a8e83b402c57
+#   text hash     7d4e72faf933e325
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4e6e7b83e58a162a
-#   text hash     df603dcf77f2134e
+#   content hash  46a3a8e83b402c57
+#   text hash     ab60b0d495d2d6f9
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

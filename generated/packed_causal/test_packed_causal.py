@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4e6e7b83e58a162a
-#   text hash     67e87e962f41c31b
+#   content hash  46a3a8e83b402c57
+#   text hash     394d2a4fe24825c7
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

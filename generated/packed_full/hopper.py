@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2835a68725a6109e
-#   text hash     07540a7443a5ca6f
+#   content hash  c6c67effd0fb0f3d
+#   text hash     f613733d3507c9ca
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2835a68725a6109e
-#   text hash     da0e9515b6f37e8a
+#   content hash  c6c67effd0fb0f3d
+#   text hash     2ed687c8402e6f33
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2835a68725a6109e
-#   text hash     0cdd543848ffc8ce
+#   content hash  c6c67effd0fb0f3d
+#   text hash     a39227882eebf86e
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

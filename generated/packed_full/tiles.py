@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2835a68725a6109e
-#   text hash     70f5d2ce956e68ff
+#   content hash  c6c67effd0fb0f3d
+#   text hash     d4cab22601719f85
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

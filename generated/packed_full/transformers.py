@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2835a68725a6109e
-#   text hash     be7614ad6c6a75bb
+#   content hash  c6c67effd0fb0f3d
+#   text hash     3bac34d86633c221
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

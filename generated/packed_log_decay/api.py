@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2fe7c0d312366797
-#   text hash     a72df2a189db3854
+#   content hash  73c24b741bae5c0f
+#   text hash     1a506a9173b4b155
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

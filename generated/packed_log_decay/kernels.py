@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2fe7c0d312366797
-#   text hash     724b0b7a26a0cabe
+#   content hash  73c24b741bae5c0f
+#   text hash     97bd0882a1284be1
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

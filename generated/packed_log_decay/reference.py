@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2fe7c0d312366797
-#   text hash     7184d8ae0aae7b5f
+#   content hash  73c24b741bae5c0f
+#   text hash     61f9658137880b2b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2fe7c0d312366797
-#   text hash     ae956f822181d806
+#   content hash  73c24b741bae5c0f
+#   text hash     9db432a9010058d0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  dc561cb1a22aa906
-#   text hash     24c34765d7c0424f
+#   content hash  30100927a948022f
+#   text hash     2acc69797a58d93b
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  dc561cb1a22aa906
-#   text hash     b3d39a54e4f14665
+#   content hash  30100927a948022f
+#   text hash     57530576d41872b5
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  dc561cb1a22aa906
-#   text hash     a83f0620a1212d7b
+#   content hash  30100927a948022f
+#   text hash     cb493437f61b8785
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

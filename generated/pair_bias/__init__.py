@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3802d05a99ae25ed
-#   text hash     740b358fc29e1075
+#   content hash  e6cfe4cb82bd61ca
+#   text hash     c4f9b4307ad03336
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3802d05a99ae25ed
-#   text hash     4c3a2e47f2c5f7cf
+#   content hash  e6cfe4cb82bd61ca
+#   text hash     3e834ffbc2cfa547
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3802d05a99ae25ed
-#   text hash     23f4b67f4389bff8
+#   content hash  e6cfe4cb82bd61ca
+#   text hash     88e1c26c9ba9cb4a
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

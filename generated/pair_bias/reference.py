@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3802d05a99ae25ed
-#   text hash     5c1a5c28b4d96e5d
+#   content hash  e6cfe4cb82bd61ca
+#   text hash     92dfc269fca06c9e
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3802d05a99ae25ed
-#   text hash     6f9c5bb7d140c40f
+#   content hash  e6cfe4cb82bd61ca
+#   text hash     e365c8b07f43b1c6
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  112482948d5e8871
-#   text hash     ef4aee5b4511ec92
+#   content hash  78027e76e048f314
+#   text hash     d5882f1a15302e10
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

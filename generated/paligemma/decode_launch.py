@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  112482948d5e8871
-#   text hash     6dd48a91c3416173
+#   content hash  78027e76e048f314
+#   text hash     3dfe4e8a12461a7c
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

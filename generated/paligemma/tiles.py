@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  112482948d5e8871
-#   text hash     2466c30e4ce88f13
+#   content hash  78027e76e048f314
+#   text hash     390ea0b2743d90de
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

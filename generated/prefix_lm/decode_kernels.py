@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  cb419a7fc57ec0ab
-#   text hash     4dcf76fd0ba6f28d
+#   content hash  fa855f9546c09b65
+#   text hash     a0f2c18abb14b57e
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  cb419a7fc57ec0ab
-#   text hash     df5fc964b94357b1
+#   content hash  fa855f9546c09b65
+#   text hash     b9b81ae593b02c25
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  cb419a7fc57ec0ab
-#   text hash     4032b5bc8bd49f87
+#   content hash  fa855f9546c09b65
+#   text hash     6a64ae8e7bb96df0
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  cb419a7fc57ec0ab
-#   text hash     601a7c9e1f6c53df
+#   content hash  fa855f9546c09b65
+#   text hash     32777838bbc9281c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

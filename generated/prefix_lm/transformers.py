@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  cb419a7fc57ec0ab
-#   text hash     2a0665f140eb1dbd
+#   content hash  fa855f9546c09b65
+#   text hash     729c6cd1fe0fba4b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  baa62ee6df10603d
-#   text hash     d97f97d5f4d3453f
+#   content hash  962d39c26ed0b98e
+#   text hash     3d43da13f190ac58
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

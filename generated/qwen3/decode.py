@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  baa62ee6df10603d
-#   text hash     3e1d2e8b45d4d506
+#   content hash  962d39c26ed0b98e
+#   text hash     1385a9f07a236186
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  baa62ee6df10603d
-#   text hash     00290d774e31b97d
+#   content hash  962d39c26ed0b98e
+#   text hash     b8a2844fe0c7dab8
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  baa62ee6df10603d
-#   text hash     24eba847eb3e9799
+#   content hash  962d39c26ed0b98e
+#   text hash     5cc7cbecca1fa6e4
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  baa62ee6df10603d
-#   text hash     4de39799e9a129fc
+#   content hash  962d39c26ed0b98e
+#   text hash     2f9d4caa215caa78
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

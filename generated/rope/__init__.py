@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  12af41823237dd3a
-#   text hash     6330972e37ff07ea
+#   content hash  a7e47714e63de55a
+#   text hash     3d81408c419e7a9d
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

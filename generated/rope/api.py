@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  12af41823237dd3a
-#   text hash     b0c6080b27f9929b
+#   content hash  a7e47714e63de55a
+#   text hash     aeea1d92e17e8b58
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

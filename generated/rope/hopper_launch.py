@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  12af41823237dd3a
-#   text hash     027653bbe6407df1
+#   content hash  a7e47714e63de55a
+#   text hash     d11644380ec89261
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

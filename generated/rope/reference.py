@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  12af41823237dd3a
-#   text hash     8abaa5b7aa3dfbc2
+#   content hash  a7e47714e63de55a
+#   text hash     8ff5f2df4ee1aba6
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  12af41823237dd3a
-#   text hash     c7d81d793799033e
+#   content hash  a7e47714e63de55a
+#   text hash     d9077ff9952f3da8
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

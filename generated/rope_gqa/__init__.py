@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e7b8db0eff07137d
-#   text hash     33c7be08759e339f
+#   content hash  825c3ac96e8cc5bb
+#   text hash     8e99850e31be9c74
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e7b8db0eff07137d
-#   text hash     feec19e5f6af0f7f
+#   content hash  825c3ac96e8cc5bb
+#   text hash     fbbdfa024469638c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

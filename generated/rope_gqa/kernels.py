@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e7b8db0eff07137d
-#   text hash     e8280526e15022b3
+#   content hash  825c3ac96e8cc5bb
+#   text hash     98c0d7ed2ddfb822
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e7b8db0eff07137d
-#   text hash     bbcf7805f457c237
+#   content hash  825c3ac96e8cc5bb
+#   text hash     7696c63df833e99f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

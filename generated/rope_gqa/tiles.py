@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e7b8db0eff07137d
-#   text hash     9f9a3449668d61dd
+#   content hash  825c3ac96e8cc5bb
+#   text hash     9dfa8a0d562df67c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

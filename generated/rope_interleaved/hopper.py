@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  09cdb5c967ccbd91
-#   text hash     e5663b58487559fc
+#   content hash  1938eee90522b1f6
+#   text hash     d27b5b80a2ac10e1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  09cdb5c967ccbd91
-#   text hash     512be576c4f24ce2
+#   content hash  1938eee90522b1f6
+#   text hash     c035e8911e34914a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  09cdb5c967ccbd91
-#   text hash     2ffa45867b5469bd
+#   content hash  1938eee90522b1f6
+#   text hash     ea93a63559e02c7c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

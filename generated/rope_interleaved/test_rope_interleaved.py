@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  09cdb5c967ccbd91
-#   text hash     9ddcb4b5f3a4b434
+#   content hash  1938eee90522b1f6
+#   text hash     46e70163ef253f7d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

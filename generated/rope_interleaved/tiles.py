@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  09cdb5c967ccbd91
-#   text hash     5c2d0bb1a80d8684
+#   content hash  1938eee90522b1f6
+#   text hash     946e7648d069f0c6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

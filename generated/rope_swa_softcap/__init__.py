@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2aba6fbfcdfb3c64
-#   text hash     c3d07e1fb98733c3
+#   content hash  bfb58a1a8f773d7d
+#   text hash     43384e71591a47a3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2aba6fbfcdfb3c64
-#   text hash     27abbaa67ac2a44d
+#   content hash  bfb58a1a8f773d7d
+#   text hash     e62a7eafd5346fe3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2aba6fbfcdfb3c64
-#   text hash     7643a5000b370c54
+#   content hash  bfb58a1a8f773d7d
+#   text hash     eadaee7344701084
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2aba6fbfcdfb3c64
-#   text hash     1bc491c5d7da29e0
+#   content hash  bfb58a1a8f773d7d
+#   text hash     47d47c5f27a4e4cd
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

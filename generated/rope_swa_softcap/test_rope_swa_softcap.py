@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2aba6fbfcdfb3c64
-#   text hash     ce45567f58ff6bb7
+#   content hash  bfb58a1a8f773d7d
+#   text hash     781367feee407067
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

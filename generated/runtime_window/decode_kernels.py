@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0e84cebc5799433f
-#   text hash     27b5b5ce03b45a41
+#   content hash  70039f710e2f6424
+#   text hash     44d34226e35cec4f
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

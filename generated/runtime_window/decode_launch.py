@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0e84cebc5799433f
-#   text hash     aadc6991b2e1ddbe
+#   content hash  70039f710e2f6424
+#   text hash     f04d9cf92e6d3ef5
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0e84cebc5799433f
-#   text hash     c15003225a8020a0
+#   content hash  70039f710e2f6424
+#   text hash     ef7c2abf76a5d335
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

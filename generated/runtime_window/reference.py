@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0e84cebc5799433f
-#   text hash     d5f7615ee9211cc1
+#   content hash  70039f710e2f6424
+#   text hash     dbca023c1a067644
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0e84cebc5799433f
-#   text hash     ba72f6773816ffa4
+#   content hash  70039f710e2f6424
+#   text hash     81f58c4aa386a4a7
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

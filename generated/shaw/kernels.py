@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  356956ed9ef650e6
-#   text hash     1609ddf65f9d59fd
+#   content hash  0af84c27838c0d76
+#   text hash     7fb3f768a9430f5c
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

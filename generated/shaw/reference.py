@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  356956ed9ef650e6
-#   text hash     1f33c64311af4a82
+#   content hash  0af84c27838c0d76
+#   text hash     c1bdf29b547828c3
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  356956ed9ef650e6
-#   text hash     7b7613432e0fb1af
+#   content hash  0af84c27838c0d76
+#   text hash     9779d6cc84e2caf3
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  356956ed9ef650e6
-#   text hash     0c275f1687713687
+#   content hash  0af84c27838c0d76
+#   text hash     e58521685a34cb31
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

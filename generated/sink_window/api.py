@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  814aec61c4f150fd
-#   text hash     c078d4266f869575
+#   content hash  7da4cdea7e3da7ae
+#   text hash     e1cc64a6c1b8ede4
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  814aec61c4f150fd
-#   text hash     c1e73265029c7740
+#   content hash  7da4cdea7e3da7ae
+#   text hash     22b89d3dda85bdfc
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

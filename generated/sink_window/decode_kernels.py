@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  814aec61c4f150fd
-#   text hash     43e16a692d3dad4a
+#   content hash  7da4cdea7e3da7ae
+#   text hash     3682618e6ab4b832
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

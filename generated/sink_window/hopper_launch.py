@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  814aec61c4f150fd
-#   text hash     83e79cada4964f76
+#   content hash  7da4cdea7e3da7ae
+#   text hash     af7f58d7d14cf269
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

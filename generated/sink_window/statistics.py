@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  814aec61c4f150fd
-#   text hash     7aba3e7a2c40739f
+#   content hash  7da4cdea7e3da7ae
+#   text hash     4a2af8ba4573b37a
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c31ed62c9480df12
-#   text hash     08ce337520037504
+#   content hash  084313131fce8e96
+#   text hash     fb3f2a435c41bb7f
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

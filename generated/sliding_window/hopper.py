@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c31ed62c9480df12
-#   text hash     a58146cf8f4eb1ae
+#   content hash  084313131fce8e96
+#   text hash     ca905faecfd7dc73
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c31ed62c9480df12
-#   text hash     02e60f7235f51f18
+#   content hash  084313131fce8e96
+#   text hash     b2ff86da700d5d8c
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c31ed62c9480df12
-#   text hash     1c237f604979de5a
+#   content hash  084313131fce8e96
+#   text hash     08571dcdfb7139f1
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

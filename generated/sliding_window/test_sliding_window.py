@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c31ed62c9480df12
-#   text hash     843a897e6200e9e8
+#   content hash  084313131fce8e96
+#   text hash     2c3872203b28f1dd
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  344d5bbc8c419a4e
-#   text hash     de6cd1c3a9c17834
+#   content hash  3e28c86401289c26
+#   text hash     072da6eb000c0529
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  344d5bbc8c419a4e
-#   text hash     0f7efb7bafc02b5a
+#   content hash  3e28c86401289c26
+#   text hash     8780465acde01bef
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

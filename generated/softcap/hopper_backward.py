@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  344d5bbc8c419a4e
-#   text hash     16f286f224d3b6eb
+#   content hash  3e28c86401289c26
+#   text hash     c62d52e6685b2b25
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  344d5bbc8c419a4e
-#   text hash     2928710d12c528c4
+#   content hash  3e28c86401289c26
+#   text hash     cc652f00ad8d1be8
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  344d5bbc8c419a4e
-#   text hash     03c2ee919d185161
+#   content hash  3e28c86401289c26
+#   text hash     5d55819d56458bfa
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9ce4340a0185b3c7
-#   text hash     76ce93ffa7c98d26
+#   content hash  482e4eb21292b29a
+#   text hash     6cdd07d8c907f042
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9ce4340a0185b3c7
-#   text hash     17e004fd9c2663e9
+#   content hash  482e4eb21292b29a
+#   text hash     cf79ebb783b888d1
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

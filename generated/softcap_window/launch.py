@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9ce4340a0185b3c7
-#   text hash     ee9eb82ae537273e
+#   content hash  482e4eb21292b29a
+#   text hash     2af05873a1dac02f
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9ce4340a0185b3c7
-#   text hash     cc59b7536a1cbb35
+#   content hash  482e4eb21292b29a
+#   text hash     aad0b12b18efc7c2
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9ce4340a0185b3c7
-#   text hash     d62f59d98a522250
+#   content hash  482e4eb21292b29a
+#   text hash     f58c145d08d97981
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  846d5c6c4d2f4acf
-#   text hash     56cd5e5d2a9042fd
+#   content hash  78299cab87471c63
+#   text hash     19fa17aba7ef58c0
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

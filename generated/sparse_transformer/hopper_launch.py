@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  846d5c6c4d2f4acf
-#   text hash     40df7b4ba58d8956
+#   content hash  78299cab87471c63
+#   text hash     ef598cce011c8f5c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  846d5c6c4d2f4acf
-#   text hash     966868b17d4aa595
+#   content hash  78299cab87471c63
+#   text hash     07647b69a6f489d5
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  846d5c6c4d2f4acf
-#   text hash     44c8abebb9135348
+#   content hash  78299cab87471c63
+#   text hash     7924b58cfce49052
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  846d5c6c4d2f4acf
-#   text hash     6f9bc4aa72622eed
+#   content hash  78299cab87471c63
+#   text hash     0e167cba58364711
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

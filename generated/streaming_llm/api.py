@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b2b04a20cdc53191
-#   text hash     85cbcba52c144dc9
+#   content hash  ab2797d27cf98b8d
+#   text hash     a42bba80a66cc975
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

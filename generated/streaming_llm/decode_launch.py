@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b2b04a20cdc53191
-#   text hash     f5208f3b874eeffe
+#   content hash  ab2797d27cf98b8d
+#   text hash     add71204c48194d8
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b2b04a20cdc53191
-#   text hash     fea4fa7364d25f9d
+#   content hash  ab2797d27cf98b8d
+#   text hash     29df6472b7e1912f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

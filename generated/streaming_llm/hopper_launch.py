@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b2b04a20cdc53191
-#   text hash     c6798099a9fc2b85
+#   content hash  ab2797d27cf98b8d
+#   text hash     e4939194bf7f20f0
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b2b04a20cdc53191
-#   text hash     6d95c0593a6be5f5
+#   content hash  ab2797d27cf98b8d
+#   text hash     e7628bf43ef171dd
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

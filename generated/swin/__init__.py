@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4ada3852564f671c
-#   text hash     a59d88579e66d4f0
+#   content hash  bdd53bb5fd2d22d9
+#   text hash     fe57153246b32ad0
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4ada3852564f671c
-#   text hash     3894ea14fca31f70
+#   content hash  bdd53bb5fd2d22d9
+#   text hash     3d74611bf78e1283
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4ada3852564f671c
-#   text hash     faa368cc8ce79bac
+#   content hash  bdd53bb5fd2d22d9
+#   text hash     8ab891bff68ad61a
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4ada3852564f671c
-#   text hash     78e85b8513563cca
+#   content hash  bdd53bb5fd2d22d9
+#   text hash     eccf690e493721e5
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

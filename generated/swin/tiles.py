@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4ada3852564f671c
-#   text hash     149c82c380c9c475
+#   content hash  bdd53bb5fd2d22d9
+#   text hash     08dea7bb1a95eece
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

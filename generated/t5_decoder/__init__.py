@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7baae93d147b237c
-#   text hash     f98fbd42bd73f818
+#   content hash  3f2eaeeeb80b6c94
+#   text hash     f23977bf3777b482
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7baae93d147b237c
-#   text hash     146fa927d82ed129
+#   content hash  3f2eaeeeb80b6c94
+#   text hash     3b753e35516a9871
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

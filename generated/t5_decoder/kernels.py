@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7baae93d147b237c
-#   text hash     d775db9dfb14b185
+#   content hash  3f2eaeeeb80b6c94
+#   text hash     39ca1702eedb55d7
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7baae93d147b237c
-#   text hash     565b5039dfd00ac8
+#   content hash  3f2eaeeeb80b6c94
+#   text hash     dc01216b064fc132
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

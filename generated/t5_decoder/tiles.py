@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7baae93d147b237c
-#   text hash     5775c037ead17a32
+#   content hash  3f2eaeeeb80b6c94
+#   text hash     8715ec60b45f0641
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

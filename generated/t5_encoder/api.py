@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  70676e8d296b6f2f
-#   text hash     5c639b2b99877cb3
+#   content hash  dc3ca23d871ef10d
+#   text hash     26337e209bf6050b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  70676e8d296b6f2f
-#   text hash     493cc35faabb1ed7
+#   content hash  dc3ca23d871ef10d
+#   text hash     567debeb1fc1a15b
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  70676e8d296b6f2f
-#   text hash     209260f3cdfbc5f6
+#   content hash  dc3ca23d871ef10d
+#   text hash     8d9e832091a16fd6
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  70676e8d296b6f2f
-#   text hash     cebaf2d50ade0970
+#   content hash  dc3ca23d871ef10d
+#   text hash     e5b7d3ff86767db5
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

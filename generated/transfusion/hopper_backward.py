@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8f0ace66058bbfbe
-#   text hash     2333e90fd95c2313
+#   content hash  9aac3a31cd0e7d61
+#   text hash     073189385eda26bc
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8f0ace66058bbfbe
-#   text hash     55560cb86cb39477
+#   content hash  9aac3a31cd0e7d61
+#   text hash     7008a5fd724c8f4f
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py gets."""
 

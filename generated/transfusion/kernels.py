@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8f0ace66058bbfbe
-#   text hash     6074a09498978821
+#   content hash  9aac3a31cd0e7d61
+#   text hash     71f098561dd7a21c
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8f0ace66058bbfbe
-#   text hash     71116117a7be0576
+#   content hash  9aac3a31cd0e7d61
+#   text hash     37abbe7ace0a12eb
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8f0ace66058bbfbe
-#   text hash     6b9772ba68c727ab
+#   content hash  9aac3a31cd0e7d61
+#   text hash     34eaa1c2af330be6
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

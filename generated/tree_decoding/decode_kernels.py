@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  019ba60ef1d9c9ea
-#   text hash     c264082edfd5afb6
+#   content hash  e364f51fa98925bf
+#   text hash     39a01118f32b9229
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  019ba60ef1d9c9ea
-#   text hash     f183a1f63f2792b9
+#   content hash  e364f51fa98925bf
+#   text hash     4f1c29e48fc57be0
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  019ba60ef1d9c9ea
-#   text hash     bf7f16eec52eaf09
+#   content hash  e364f51fa98925bf
+#   text hash     c51537ef662b1bf9
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  019ba60ef1d9c9ea
-#   text hash     2663ea9af613ff89
+#   content hash  e364f51fa98925bf
+#   text hash     a59f8c6e95970a8e
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

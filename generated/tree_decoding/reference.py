@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  019ba60ef1d9c9ea
-#   text hash     fd709e10ce41b875
+#   content hash  e364f51fa98925bf
+#   text hash     f85a73b4b8b19447
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from compiling import Compiler
 
 import attnforge
 from attnforge.gpu import compile
@@ -143,6 +144,7 @@ def test_programs_are_those_that_the_resources_have_room_for(
     assert compile.Made(registers, 0, shared, threads, {}, ()).programs(arch) == programs
 
 
+# what the code below begins with
 PACKAGE = """
 import re
 import sys
@@ -154,17 +156,6 @@ targets = compile.targets(["sm_80", "sm_90"])
 def cases(path, head_dim, dtype, arch):
     return unformatted.launches(path, Path(sys.argv[1]) / path.stem, head_dim, dtype).of(arch)
 """
-
-
-def compiled(code: str, folder: Path, *arguments: str) -> list[str]:
-    """What code prints that compiles kernels of packages; triton must not have been imported for its interpreter."""
-    places = os.pathsep.join(map(str, (Path(attnforge.__file__).parents[1], Path(__file__).parents[1])))
-    env = os.environ | {"PYTHONPATH": places, "TRITON_CACHE_DIR": str(folder)}
-    env.pop("TRITON_INTERPRET", None)
-    command = [sys.executable, "-c", PACKAGE + code, str(folder), *arguments]
-    done = subprocess.run(command, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
 
 
 def counts(lines: list[str]) -> dict[str, tuple[int, ...]]:
@@ -181,9 +172,9 @@ for title, one in (("fed", case), ("starved", short)):
 """
 
 
-def test_warnings_of_the_assembler_are_told(tmp_path: Path) -> None:
+def test_warnings_of_the_assembler_are_told(compiler: Compiler, tmp_path: Path) -> None:
     for _ in range(2):  # also of kernels that were compiled before
-        fed, starved = "\n".join(compiled(STARVED, tmp_path)).split("starved")
+        fed, starved = "\n".join(compiler.run(PACKAGE + STARVED, tmp_path)).split("starved")
         assert "serialized" not in fed
         assert starved.count("forward on sm_90: (C75") == 1
         assert "wgmma.mma_async instructions are serialized" in starved
@@ -200,9 +191,9 @@ for name in ("neighbourhood_2d", "packed_causal"):
 """
 
 
-def test_operands_that_outlive_a_step_stay_in_shared_memory(tmp_path: Path) -> None:
+def test_operands_that_outlive_a_step_stay_in_shared_memory(compiler: Compiler, tmp_path: Path) -> None:
     # in registers they were overwritten by the compiled code, see benchmarks/NOTES.md
-    found = {tuple(line.split()) for line in compiled(OPERANDS, tmp_path)}
+    found = {tuple(line.split()) for line in compiler.run(PACKAGE + OPERANDS, tmp_path)}
     assert {(kernel, made) for _, kernel, made, _ in found} == {
         ("forward", "score"), ("backward_dkv", "score"), ("backward_dkv", "dp"), ("backward_dq", "score"),
         ("backward_dq", "dp"), ("measure", "score"),
@@ -218,8 +209,8 @@ for case in cases(resources.variants()["packed_causal"], 80, "bf16", "sm_80"):
 """
 
 
-def test_tiles_are_loaded_16_bytes_at_a_time_where_nothing_copies_them(tmp_path: Path) -> None:
-    found = counts(compiled(WIDTHS, tmp_path))
+def test_tiles_are_loaded_16_bytes_at_a_time_where_nothing_copies_them(compiler: Compiler, tmp_path: Path) -> None:
+    found = counts(compiler.run(PACKAGE + WIDTHS, tmp_path))
     assert set(found) == {"forward", "backward_dkv", "backward_dq", "measure"}
     # ahead of their use, beside the products
     assert all(ahead > 0 and narrow == 0 for ahead, _, narrow in found.values()), found
@@ -236,8 +227,8 @@ for name in ("flash2_strided_k", "flash1"):
 """
 
 
-def test_columns_are_loaded_ahead_and_what_is_read_back_is_not(tmp_path: Path) -> None:
-    found = counts(compiled(COLUMNS, tmp_path))
+def test_columns_are_loaded_ahead_and_what_is_read_back_is_not(compiler: Compiler, tmp_path: Path) -> None:
+    found = counts(compiler.run(PACKAGE + COLUMNS, tmp_path))
     assert all(found[f"flash2_strided_k_{arch}"][0] > 0 for arch in ("sm_80", "sm_90")), found
     # nothing is on its way while sums are written
     for arch in ("sm_80", "sm_90"):
@@ -254,10 +245,10 @@ for case in cases(Path(sys.argv[2]), 64, "fp16", "sm_90"):
 """
 
 
-def test_no_extreme_is_taken_of_a_negative_integer(tmp_path: Path) -> None:
+def test_no_extreme_is_taken_of_a_negative_integer(compiler: Compiler, tmp_path: Path) -> None:
     # the assembler may lose the sign, see benchmarks/NOTES.md
     path = Path(__file__).parents[1] / "found_specs" / "sign_in_an_extreme.yaml"
-    found = counts(compiled(SIGNS, tmp_path, str(path)))
+    found = counts(compiler.run(PACKAGE + SIGNS, tmp_path, str(path)))
     assert {"forward", "ranges", "backward_dkv"} <= set(found)
     assert all(count > 0 for name, (count, _) in found.items() if name in ("forward", "ranges"))
     assert all(wrong == 0 for _, wrong in found.values()), found
@@ -290,10 +281,10 @@ FEW = 16  # outside of loops, as far as one can tell from the figures of larger 
      ("rope", 64), ("flash1", 128), ("flash2_strided_k", 128)],
 )  # fmt: skip
 def test_first_tiles_neither_serialize_products_nor_spill_unnoticed(
-    variant: str, head_dim: int, tmp_path: Path
+    variant: str, head_dim: int, compiler: Compiler, tmp_path: Path
 ) -> None:
     noticed = yaml.safe_load((Path(attnforge.__file__).parent / "plan/tiles.yaml").read_text())["spills"]
-    rows = [line.split("|") for line in compiled(GATE, tmp_path, variant, str(head_dim))]
+    rows = [line.split("|") for line in compiler.run(PACKAGE + GATE, tmp_path, variant, str(head_dim))]
     path = resources.variants()[variant]
     tiled = TILED if spec.load(path, terms=resources.terms_for(path)).algorithm.backward else TILED[:1]
     assert {(row[1], row[3]) for row in rows} == set(itertools.product(("sm_80", "sm_90"), tiled))

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from compiling import Compiler
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 CODE = """
 import sys
 from pathlib import Path
@@ -33,15 +30,10 @@ SPECS = {
 
 
 @pytest.mark.parametrize(("name", "width"), [("causal", 64), *((name, 128) for name in SPECS), ("causal", 256)])
-def test_kernels_compile(tmp_path: Path, name: str, width: int) -> None:
+def test_kernels_compile(compiler: Compiler, tmp_path: Path, name: str, width: int) -> None:
     (tmp_path / "some.yaml").write_text(f"name: some\nexports: [decode]\n{SPECS[name]}\n")
-    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {
-        "PYTHONPATH": os.pathsep.join(str(ROOT / name) for name in ("generator", "tests"))
-    }
-    command = [sys.executable, "-c", CODE, str(tmp_path), str(width)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = {kernel: [int(x) for x in rest] for kernel, *rest in map(str.split, done.stdout.splitlines())}
+    lines = compiler.run(CODE, tmp_path, str(width))
+    found = {kernel: [int(x) for x in rest] for kernel, *rest in map(str.split, lines)}
     assert list(found) == ["attend_split", "join_splits", "append_rows"]
     _, spills, shared, products = found["attend_split"]
     assert products > 0

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from compiling import Compiler
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 CODE = """
 import sys
 from pathlib import Path
@@ -39,13 +36,9 @@ print(made.matrix["wgmma.mma_async"], made.threads, *made.warnings, sep="|")
         ("gemma2_local", "hopper_backward.backward", 128),
     ],
 )
-def test_products_are_not_serialized(name: str, kernel: str, size: int, tmp_path: Path) -> None:
-    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    env["PYTHONPATH"] = os.pathsep.join(str(ROOT / place) for place in ("generator", "tests"))
-    command = [sys.executable, "-c", CODE, str(tmp_path), name, kernel, str(size)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    products, threads, *warnings = done.stdout.strip().split("|")
+def test_products_are_not_serialized(name: str, kernel: str, size: int, compiler: Compiler, tmp_path: Path) -> None:
+    (line,) = compiler.run(CODE, tmp_path, name, kernel, str(size))
+    products, threads, *warnings = line.split("|")
     assert int(products) > 0
     # two workers of four warps and the loader's, which counts as four
     assert int(threads) == 12 * 32

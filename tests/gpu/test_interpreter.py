@@ -95,6 +95,13 @@ def test_overflow_is_worked_out_only_where_it_is_told(debug: bool, monkeypatch: 
     assert found[0] == found[1] and builder.options.sanitize_overflow == debug
 
 
+def as_they_were(monkeypatch: pytest.MonkeyPatch, *owners: tuple[Any, str]) -> None:
+    """Puts the interpreter's own functions back while a test lasts."""
+    for owner, name in owners:
+        own = getattr(owner, name)
+        monkeypatch.setattr(owner, name, getattr(own, "__wrapped__", own))
+
+
 @triton.jit
 def _of_types(out_ptr, x_ptr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     row, column = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
@@ -111,9 +118,7 @@ def test_types_are_those_that_they_were(monkeypatch: pytest.MonkeyPatch) -> None
         (core.tensor, "__init__"),
         (semantic.TritonSemantic, "broadcast_impl_value"),
     )
-    for owner, name in owners:
-        own = getattr(owner, name)
-        monkeypatch.setattr(owner, name, getattr(own, "__wrapped__", own))
+    as_they_were(monkeypatch, *owners)
     asked: list[tuple[object, ...]] = []
     make = core.block_type.__init__
     monkeypatch.setattr(core.block_type, "__init__", lambda *given: asked.append(given) or make(*given))
@@ -130,3 +135,48 @@ def test_types_are_those_that_they_were(monkeypatch: pytest.MonkeyPatch) -> None
     assert all(map(torch.equal, found[:3], found[3:]))
     assert found[0].any() and not torch.equal(found[0], found[1])
     assert counts[1] - counts[0] < counts[0] / 4
+
+
+@triton.jit
+def _of_operands(out_ptr, x_ptr, count, share, SIZE: tl.constexpr):
+    row = tl.arange(0, SIZE)
+    x = tl.load(x_ptr + row[:, None] * SIZE + row[None, :])
+    whole = row[:, None].to(tl.int64) * count - 3 % (row[None, :] + 1)
+    y = tl.where(whole < 2 * count, 1 - x, tl.where(row > 1, 0.0, -1.0)[None, :]) * 2 + -0.0 * x
+    y += tl.clamp(x, -share, 1.0) / count + tl.minimum(share, x.to(tl.float16)) / 3.0 + tl.trans(x * 1) + (row * True)
+    y += (whole // 2 + (7 >> row)[:, None]).to(tl.float32) - (count & 1) * share + tl.sum(x > 0, 1)[:, None] * 0.5
+    tl.store(1 + out_ptr + row[:, None] * SIZE + row[None, :] - 1, y, mask=row[:, None] < count)
+
+
+def test_operands_give_what_they_gave(monkeypatch: pytest.MonkeyPatch) -> None:
+    matching = semantic.TritonSemantic, "binary_op_type_checking_impl"
+    as_they_were(monkeypatch, matching, (triton_interpreter, "_patch_attr"))
+    asked: list[tuple[object, ...]] = []
+    match = getattr(*matching)
+    monkeypatch.setattr(*matching, lambda *given, **more: asked.append(given) or match(*given, **more))
+    found, counts = [], []
+    for hastened in (False, True):
+        if hastened:
+            interpreter.call_directly()
+            interpreter.match_once()
+        for size, count, share in ((4, 3, 0.5), (8, 8, 0.25), (4, 4, -0.0)):
+            x = torch.arange(size * size, dtype=torch.float32).view(size, size) % 7 - 3
+            out = torch.zeros(size, size)
+            _of_operands[(2,)](out, x, count, share, size)
+            found.append(out)
+        counts.append(len(asked))
+    assert all(map(torch.equal, found[:3], found[3:]))
+    assert all(x.any() for x in found)
+    assert counts[1] - counts[0] < counts[0] / 2
+
+
+@triton.jit
+def _of_types_that_do_not_fit(out_ptr, SIZE: tl.constexpr):
+    tl.store(out_ptr + tl.arange(0, SIZE), tl.arange(0, SIZE) + tl.zeros([2], tl.int32))
+
+
+def test_operands_that_do_not_fit_are_refused_each_time() -> None:
+    interpreter.match_once()
+    for _ in range(2):
+        with pytest.raises(triton_interpreter.InterpreterError, match="incompatible dimensions"):
+            _of_types_that_do_not_fit[(1,)](torch.zeros(4), 4)

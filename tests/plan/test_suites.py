@@ -140,16 +140,16 @@ def test_draws_that_were_lucky_are_followed_by_more(tmp_path: Path, monkeypatch:
     module = made("lucky", "mask: [causal]\n", tmp_path)
     checks, draws = module.checks, []
 
-    def judged(case: Any, name: str, got: Any, gold: Any, lows: list[Any], scores: float) -> None:
+    def judged(case: Any, name: str, got: Any, gold: Any, lows: list[Any], scores: float, share: float = 1) -> None:
         draws.append(len(lows))
-        if len(lows) == 9:
+        if len(lows) < 33:
             raise checks.Near("unlucky")
-        accept(case, name, got, gold, lows, scores)
+        accept(case, name, got, gold, lows, scores, share)
 
     accept = checks.accept
     monkeypatch.setattr(checks, "accept", judged)
     module.check(module.SMALL)
-    assert draws == [9, 33, 33, 33, 33, 33]
+    assert draws == [4, 9, 33, 33, 33, 33, 33]
 
 
 @pytest.mark.parametrize(("factor", "near"), [(0.9, None), (1.5, True), (3.9, True), (4.5, False)])
@@ -159,6 +159,9 @@ def test_what_is_far_beyond_its_limit_is_wrong_at_once(factor: float, near: bool
     limit = 2 * torch.finfo(torch.float32).eps + 5e-7  # where draws are exact
     got = (gold + factor * limit).float()
     given = module.SMALL, "out", got, gold, [gold.float()] * 9
+    # a few yardsticks are not enough above two thirds of a limit
+    assert not module.checks.sure(*given, 0.0)
+    assert module.checks.sure(module.SMALL, "out", (gold + 0.6 * limit).float(), gold, [gold.float()] * 4, 0.0)
     if near is None:
         module.checks.accept(*given)
         return

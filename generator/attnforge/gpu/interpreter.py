@@ -26,6 +26,8 @@ def hasten() -> None:
     prepare_once()
     skip_unused_checks()
     remember_types()
+    call_directly()
+    match_once()
 
 
 def prepare_once() -> None:
@@ -111,3 +113,60 @@ def remember_types() -> None:
 
     interpreter._get_np_dtype, core.block_type.__init__, core.tensor.__init__ = np_dtype, block_type, tensor
     semantic.TritonSemantic.broadcast_impl_value = alike
+
+
+def call_directly() -> None:
+    """Has functions of `triton.language` called without a look through their keywords each time."""
+    from triton.runtime import interpreter
+
+    patch = getattr(interpreter, "_patch_attr", None)
+    if patch is None or hasattr(patch, "__wrapped__"):
+        return
+    semantic = interpreter.interpreter_semantic
+
+    @functools.wraps(patch)
+    def patch_attr(owner: Any, name: str, member: Any, builder: Any, scope: Any) -> None:
+        function = getattr(member, "__wrapped__", member)  # what is around it asks for `_semantic` alone
+
+        def called(*args: Any, **keywords: Any) -> Any:
+            keywords["_semantic"] = semantic
+            return function(*args, **keywords)
+
+        scope.set_attr(owner, name, called)
+
+    interpreter._patch_attr = patch_attr
+
+
+def match_once() -> None:
+    """Has the interpreter match the types of two operands once, and leave it to numpy to spread the smaller one."""
+    from triton.language import core, semantic
+
+    match, tensor = semantic.TritonSemantic.binary_op_type_checking_impl, core.tensor
+    if hasattr(match, "__wrapped__"):
+        return
+    # by the types of two operands, or the numbers that they are: each number as it is held, and the types that match
+    known: dict[tuple[object, ...], list[tuple[Any, Any]]] = {}
+
+    def named(x: Any) -> object:
+        return x.type.name if type(x) is tensor else (type(x), x)
+
+    @functools.wraps(match)
+    def matched(self: Any, lhs: Any, rhs: Any, *checks: bool, **more: bool) -> Any:
+        key = named(lhs), named(rhs), checks, *more.items()
+        found = known.get(key)
+        if found:
+            (one, one_type), (other, other_type) = found
+            one, other = lhs.handle if one is None else one, rhs.handle if other is None else other
+            return tensor(one, one_type), tensor(other, other_type)
+        both = match(self, lhs, rhs, *checks, **more)
+        if found is None:
+            operands = list(zip((lhs, rhs), both, strict=True))
+            # others have to be converted each time
+            fit = all(type(x) is not tensor or x.dtype == y.dtype for x, y in operands)
+            known[key] = [(held(self, x, y), y.type) for x, y in operands] if fit else []
+        return both
+
+    def held(self: Any, x: Any, matching: Any) -> Any:
+        return None if type(x) is tensor else self.scalar_constant(x, matching.dtype).handle
+
+    semantic.TritonSemantic.binary_op_type_checking_impl = matched

@@ -39,6 +39,7 @@ def heads(spec: Spec) -> int:
     return 8 if any(given.name in read and {"head", "kv_head"} & set(given.kinds) for given in spec.inputs) else 1
 
 
+@functools.lru_cache(maxsize=64)  # a spec is asked for several times, by those who print its files one by one
 def cases(spec: Spec) -> tuple[tuple[int, int], ...]:
     """Queries and keys of the calls in which those numbers decide that decide nothing in a usual one."""
     own = _Terms(spec)

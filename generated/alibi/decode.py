@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e3f5c3f978becba4
-#   text hash     09d4c86152fe6849
+#   content hash  f5a4d9ded9e39483
+#   text hash     08e405f9b4d66d24
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

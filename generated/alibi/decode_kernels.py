@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e3f5c3f978becba4
-#   text hash     c26cc358eb87c604
+#   content hash  f5a4d9ded9e39483
+#   text hash     a1bdea01dda5edd2
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e3f5c3f978becba4
-#   text hash     290af574462d6a34
+#   content hash  f5a4d9ded9e39483
+#   text hash     fefe5b7068286bf7
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e3f5c3f978becba4
-#   text hash     5fa8d697019da8ab
+#   content hash  f5a4d9ded9e39483
+#   text hash     aad69c5ed05cdeed
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e3f5c3f978becba4
-#   text hash     9336d689412dc95d
+#   content hash  f5a4d9ded9e39483
+#   text hash     d468969304a669e0
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5d546dba50f39188
-#   text hash     ae166dbc9f872070
+#   content hash  8f7fa39a85ad00ca
+#   text hash     36c02d9ae500a851
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5d546dba50f39188
-#   text hash     a663e1a94af2cbde
+#   content hash  8f7fa39a85ad00ca
+#   text hash     3c032b00ec913abf
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

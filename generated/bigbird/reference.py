@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5d546dba50f39188
-#   text hash     9cf7fc3461d0c169
+#   content hash  8f7fa39a85ad00ca
+#   text hash     4d3bb2032f801dcf
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

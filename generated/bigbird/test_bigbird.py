@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5d546dba50f39188
-#   text hash     8b4372e96570ac86
+#   content hash  8f7fa39a85ad00ca
+#   text hash     cdb71044fc725496
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

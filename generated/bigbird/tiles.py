@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5d546dba50f39188
-#   text hash     d5a6c503af4cd353
+#   content hash  8f7fa39a85ad00ca
+#   text hash     d8d9c855c52b7a9b
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  2c01ce3f8ddc4184
-#   text hash     629189cf302f463d
+#   content hash  933b5ec97dd0f1c7
+#   text hash     1640ef0dc0a251d7
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

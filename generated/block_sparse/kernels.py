@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  2c01ce3f8ddc4184
-#   text hash     8f35f3c1262510f0
+#   content hash  933b5ec97dd0f1c7
+#   text hash     b136913e8f7da8f0
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  2c01ce3f8ddc4184
-#   text hash     055f57e07966eaf8
+#   content hash  933b5ec97dd0f1c7
+#   text hash     19d953d9995df1e0
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  2c01ce3f8ddc4184
-#   text hash     8809ed1a231718e4
+#   content hash  933b5ec97dd0f1c7
+#   text hash     7cd7d8defdf225bb
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

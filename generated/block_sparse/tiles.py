@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  2c01ce3f8ddc4184
-#   text hash     bd9f3b8b33e6cf70
+#   content hash  933b5ec97dd0f1c7
+#   text hash     811301ac5d859258
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  26f6c772da38ba8a
-#   text hash     45b01fe781ae8190
+#   content hash  a6f0ea325fc6e8e3
+#   text hash     b59788f6c33aed6f
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  26f6c772da38ba8a
-#   text hash     0f2842f007c48a97
+#   content hash  a6f0ea325fc6e8e3
+#   text hash     b47860970e9d7cdd
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  26f6c772da38ba8a
-#   text hash     6d0a7d57e5c4f361
+#   content hash  a6f0ea325fc6e8e3
+#   text hash     5f47932e7c44cca4
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

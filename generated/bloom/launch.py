@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  26f6c772da38ba8a
-#   text hash     57e9358aedf36af1
+#   content hash  a6f0ea325fc6e8e3
+#   text hash     df312c4293b1f368
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  26f6c772da38ba8a
-#   text hash     55418aedde29d688
+#   content hash  a6f0ea325fc6e8e3
+#   text hash     7e094d365e2074be
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

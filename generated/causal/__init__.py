@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c91f16c87d20625b
-#   text hash     c2dc94c92a51d2c8
+#   content hash  3b49ce97c9e4e0ef
+#   text hash     e61fc9c353ae9ba3
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

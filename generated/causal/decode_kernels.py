@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c91f16c87d20625b
-#   text hash     0e4fe0c00cff32ef
+#   content hash  3b49ce97c9e4e0ef
+#   text hash     ef2335389fa8df7e
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

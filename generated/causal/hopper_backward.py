@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c91f16c87d20625b
-#   text hash     bccb75231f2948ed
+#   content hash  3b49ce97c9e4e0ef
+#   text hash     820ae17ba0ef30ff
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

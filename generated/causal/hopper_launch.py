@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c91f16c87d20625b
-#   text hash     478e4e41519b9e53
+#   content hash  3b49ce97c9e4e0ef
+#   text hash     fa360e2eff2200e7
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

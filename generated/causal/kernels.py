@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c91f16c87d20625b
-#   text hash     2ae9fdd4340f237e
+#   content hash  3b49ce97c9e4e0ef
+#   text hash     2c8acaba78b9ab12
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

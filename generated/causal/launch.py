@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c91f16c87d20625b
-#   text hash     0f48c5b352645fa6
+#   content hash  3b49ce97c9e4e0ef
+#   text hash     5e679c462b98d35b
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c91f16c87d20625b
-#   text hash     42211375fabf2ea6
+#   content hash  3b49ce97c9e4e0ef
+#   text hash     0b9769535315c31a
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c91f16c87d20625b
-#   text hash     a570440a26ee00a8
+#   content hash  3b49ce97c9e4e0ef
+#   text hash     f076abd9d7f2c1d8
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

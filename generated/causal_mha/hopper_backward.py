@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c431fcc06c6f5800
-#   text hash     1aebf3a3cbbf4845
+#   content hash  01869cd8d17b4428
+#   text hash     ba2f5efb241095e4
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

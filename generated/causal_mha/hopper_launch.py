@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c431fcc06c6f5800
-#   text hash     dc6e96a2f52b5853
+#   content hash  01869cd8d17b4428
+#   text hash     c0f67981453e6044
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c431fcc06c6f5800
-#   text hash     e75fa14f8cd1815d
+#   content hash  01869cd8d17b4428
+#   text hash     c99a1af4b65756bb
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c431fcc06c6f5800
-#   text hash     019cafd6b92e840a
+#   content hash  01869cd8d17b4428
+#   text hash     ba136fee2a7eb792
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c431fcc06c6f5800
-#   text hash     eae62e75fe32e85f
+#   content hash  01869cd8d17b4428
+#   text hash     df2453976f4f84f6
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c8f068a67af5ff3d
-#   text hash     8b0d78c687d7b3af
+#   content hash  12081bef29db7d35
+#   text hash     7c780616952b31f8
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c8f068a67af5ff3d
-#   text hash     0673284d7ef97580
+#   content hash  12081bef29db7d35
+#   text hash     2e04c3edbc115251
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c8f068a67af5ff3d
-#   text hash     e83429dbeed6a7a3
+#   content hash  12081bef29db7d35
+#   text hash     c13a7c49554acb28
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c8f068a67af5ff3d
-#   text hash     8399aaaa9a943ada
+#   content hash  12081bef29db7d35
+#   text hash     3607d94968eac952
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

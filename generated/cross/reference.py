@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c8f068a67af5ff3d
-#   text hash     8fa4c6ea73d77e83
+#   content hash  12081bef29db7d35
+#   text hash     25332b1d19297e73
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

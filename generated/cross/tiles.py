@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c8f068a67af5ff3d
-#   text hash     5d8607cfc1fe9f31
+#   content hash  12081bef29db7d35
+#   text hash     ec74e7458e5d5b66
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

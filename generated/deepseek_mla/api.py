@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4abf4dc947527173
-#   text hash     34055529d40a181a
+#   content hash  3f1d236badbc3b99
+#   text hash     2e38cf31504a3f85
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4abf4dc947527173
-#   text hash     830b56cabe133ac3
+#   content hash  3f1d236badbc3b99
+#   text hash     bc9cf8f0291a9b5f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

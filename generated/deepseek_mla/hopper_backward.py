@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4abf4dc947527173
-#   text hash     173c234b0ef173b5
+#   content hash  3f1d236badbc3b99
+#   text hash     3b33b2dd08d984c7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

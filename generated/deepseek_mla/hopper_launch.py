@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4abf4dc947527173
-#   text hash     e29939935c5baf91
+#   content hash  3f1d236badbc3b99
+#   text hash     54068925d1842915
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4abf4dc947527173
-#   text hash     e9ae3cb6bcf7fd87
+#   content hash  3f1d236badbc3b99
+#   text hash     5b911e1f0385d13e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

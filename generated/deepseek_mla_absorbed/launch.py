@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  621da1e70a302fe8
-#   text hash     aaf7320cae13a4e0
+#   content hash  8531282cf112332d
+#   text hash     3976063f61a4c623
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

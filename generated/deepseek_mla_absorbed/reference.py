@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  621da1e70a302fe8
-#   text hash     49fd2ee9009a913d
+#   content hash  8531282cf112332d
+#   text hash     6b358b4746cfe97c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  621da1e70a302fe8
-#   text hash     07bd1d3b4740ca9d
+#   content hash  8531282cf112332d
+#   text hash     b2698cdee89b5bb5
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e2b385c6e6d56895
-#   text hash     3dff2e7abeee7db4
+#   content hash  9b6fe0eccacc333e
+#   text hash     c2a114fcb0544708
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e2b385c6e6d56895
-#   text hash     d3ff8097c6c6e131
+#   content hash  9b6fe0eccacc333e
+#   text hash     d7d4f344b678cc12
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e2b385c6e6d56895
-#   text hash     989e24f8abd8b968
+#   content hash  9b6fe0eccacc333e
+#   text hash     f0f0d6de5fa9bab9
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

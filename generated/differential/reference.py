@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e2b385c6e6d56895
-#   text hash     a269f139eafcc167
+#   content hash  9b6fe0eccacc333e
+#   text hash     2d1fe3b8be42a22b
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e2b385c6e6d56895
-#   text hash     dbbcd54ceb826847
+#   content hash  9b6fe0eccacc333e
+#   text hash     8523c07fe4e51989
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

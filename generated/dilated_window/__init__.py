@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  406ee1e5da8c3d4c
-#   text hash     effa03fd4fac5853
+#   content hash  164954fadd1b7b0b
+#   text hash     0d73cad9330fae3e
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

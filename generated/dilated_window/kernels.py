@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  406ee1e5da8c3d4c
-#   text hash     9dfef0562fdfdadf
+#   content hash  164954fadd1b7b0b
+#   text hash     9634d77dc86a8a99
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

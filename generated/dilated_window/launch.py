@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  406ee1e5da8c3d4c
-#   text hash     f70191d8b7f6e66b
+#   content hash  164954fadd1b7b0b
+#   text hash     b16d2d339e313671
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

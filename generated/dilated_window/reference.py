@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  406ee1e5da8c3d4c
-#   text hash     ee962d628aae93c2
+#   content hash  164954fadd1b7b0b
+#   text hash     d5790a6a669893d3
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  406ee1e5da8c3d4c
-#   text hash     b7e412037e382d06
+#   content hash  164954fadd1b7b0b
+#   text hash     e0029cca22dc4a8d
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

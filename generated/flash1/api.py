@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d3db366e204a2e75
-#   text hash     4a8783c7c974e7c7
+#   content hash  bd458bc83dc6be5e
+#   text hash     961df02b62a00362
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d3db366e204a2e75
-#   text hash     f57b098556e4c371
+#   content hash  bd458bc83dc6be5e
+#   text hash     7de590357adfffe1
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d3db366e204a2e75
-#   text hash     15c56d3bf701b901
+#   content hash  bd458bc83dc6be5e
+#   text hash     629822b96e900fcb
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

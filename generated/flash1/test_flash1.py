@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d3db366e204a2e75
-#   text hash     fc9c800bda281bee
+#   content hash  bd458bc83dc6be5e
+#   text hash     cbe56d4a9c816179
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d3db366e204a2e75
-#   text hash     c250b8ca559b894a
+#   content hash  bd458bc83dc6be5e
+#   text hash     9eb6fa21b967d8d8
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

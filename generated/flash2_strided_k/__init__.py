@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9327d44e7531b70f
-#   text hash     66533ea225c0eb2a
+#   content hash  0baa68111fb78979
+#   text hash     03d6a6cdecac17eb
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

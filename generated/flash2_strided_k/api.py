@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9327d44e7531b70f
-#   text hash     c2cd8c6c4e82434f
+#   content hash  0baa68111fb78979
+#   text hash     c5617f5582c7cd5b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9327d44e7531b70f
-#   text hash     d0c3b77ec7526763
+#   content hash  0baa68111fb78979
+#   text hash     035f29c5beb08703
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9327d44e7531b70f
-#   text hash     24797c535e3a4d03
+#   content hash  0baa68111fb78979
+#   text hash     c8828fd40a03e229
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5cd612d1068e8766
-#   text hash     39e67bdca87f72fb
+#   content hash  feaf68a1318f1adb
+#   text hash     3e473b9dfa4d181e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5cd612d1068e8766
-#   text hash     f7a173f909fd49b1
+#   content hash  feaf68a1318f1adb
+#   text hash     0b9875a3358f0a93
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

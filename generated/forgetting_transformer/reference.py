@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5cd612d1068e8766
-#   text hash     93404bcab1829006
+#   content hash  feaf68a1318f1adb
+#   text hash     52ab503619cbbe64
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5cd612d1068e8766
-#   text hash     e27d5db75e21c7c4
+#   content hash  feaf68a1318f1adb
+#   text hash     e659dd42fc901460
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

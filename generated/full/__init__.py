@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ee8528fa3693a0c2
-#   text hash     76bcf25008894a0c
+#   content hash  49a92da1bb6385d7
+#   text hash     9d52ef93013f914a
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ee8528fa3693a0c2
-#   text hash     953786a1b0fb15c5
+#   content hash  49a92da1bb6385d7
+#   text hash     f8e40d384cdd0a06
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

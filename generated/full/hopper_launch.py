@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ee8528fa3693a0c2
-#   text hash     dd6e1c41284f57de
+#   content hash  49a92da1bb6385d7
+#   text hash     3655cb0d5a2bea4e
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

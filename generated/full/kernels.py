@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ee8528fa3693a0c2
-#   text hash     797967c941e86293
+#   content hash  49a92da1bb6385d7
+#   text hash     d43c4132b3f7198e
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

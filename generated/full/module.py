@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ee8528fa3693a0c2
-#   text hash     f98f0d459ef642eb
+#   content hash  49a92da1bb6385d7
+#   text hash     f8f5731a32960814
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ee8528fa3693a0c2
-#   text hash     a254314f3591b327
+#   content hash  49a92da1bb6385d7
+#   text hash     c5a2f9a45a13887f
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

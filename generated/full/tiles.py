@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ee8528fa3693a0c2
-#   text hash     66c6ef2356d0cd6d
+#   content hash  49a92da1bb6385d7
+#   text hash     dad5ee9c7fcfa526
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

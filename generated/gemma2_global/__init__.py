@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a11bead4b06c6f2d
-#   text hash     60522c5c87178c22
+#   content hash  c50c9b5ce94a4253
+#   text hash     c29fb3b320e4cc7e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a11bead4b06c6f2d
-#   text hash     32082d0627362182
+#   content hash  c50c9b5ce94a4253
+#   text hash     5877baedd2c82fc1
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

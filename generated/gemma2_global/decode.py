@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a11bead4b06c6f2d
-#   text hash     702cf6f879c7047d
+#   content hash  c50c9b5ce94a4253
+#   text hash     6a2d30c09fa4421e
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a11bead4b06c6f2d
-#   text hash     739e4b4b6ecb77e0
+#   content hash  c50c9b5ce94a4253
+#   text hash     bb7fd3a8d96142cf
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

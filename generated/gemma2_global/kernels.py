@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a11bead4b06c6f2d
-#   text hash     5d40642d80bfbfe6
+#   content hash  c50c9b5ce94a4253
+#   text hash     4f1f7788a7575a8e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5861a3b750c2efb2
-#   text hash     48d35f77610b97b0
+#   content hash  19a5384aac810504
+#   text hash     c0e86b8f66d623f2
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

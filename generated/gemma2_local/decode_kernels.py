@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5861a3b750c2efb2
-#   text hash     8aabe4ec50c0ab0a
+#   content hash  19a5384aac810504
+#   text hash     c8ac8ed43034fdaa
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

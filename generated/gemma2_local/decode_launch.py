@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5861a3b750c2efb2
-#   text hash     5910cfdbaad3e135
+#   content hash  19a5384aac810504
+#   text hash     64bca768ada45fc0
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

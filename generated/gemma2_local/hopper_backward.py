@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5861a3b750c2efb2
-#   text hash     c0ded14ef708279d
+#   content hash  19a5384aac810504
+#   text hash     8cf52c6539c8e6f9
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

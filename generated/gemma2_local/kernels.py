@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5861a3b750c2efb2
-#   text hash     f3d77222a59edaf4
+#   content hash  19a5384aac810504
+#   text hash     a7ed130640ffe063
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

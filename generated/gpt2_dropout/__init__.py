@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ae6b5c5251a2030b
-#   text hash     c354f21716524c7f
+#   content hash  0a3e40324a13ed5c
+#   text hash     e9ff35faa2f5b978
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

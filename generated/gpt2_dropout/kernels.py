@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ae6b5c5251a2030b
-#   text hash     fb54fac60bcc0d38
+#   content hash  0a3e40324a13ed5c
+#   text hash     c9a3fa06558ab4b5
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ae6b5c5251a2030b
-#   text hash     78e1b7b3e25ac9b9
+#   content hash  0a3e40324a13ed5c
+#   text hash     937e64b160a8510e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

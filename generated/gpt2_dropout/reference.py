@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ae6b5c5251a2030b
-#   text hash     d2eaf43979eb85b1
+#   content hash  0a3e40324a13ed5c
+#   text hash     c943bd2472e46f59
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ae6b5c5251a2030b
-#   text hash     578b8316dd45bbb6
+#   content hash  0a3e40324a13ed5c
+#   text hash     6b1b8f17216ec42d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

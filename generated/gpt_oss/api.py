@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7f4d8a4e1e54fac0
-#   text hash     69f61b363c012d4e
+#   content hash  0003fc3965d49589
+#   text hash     55817aaf4e7c7c05
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

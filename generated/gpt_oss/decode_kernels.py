@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7f4d8a4e1e54fac0
-#   text hash     9aa784e71c330102
+#   content hash  0003fc3965d49589
+#   text hash     3a3a841db0f39bfb
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7f4d8a4e1e54fac0
-#   text hash     235d2ddb72cc3243
+#   content hash  0003fc3965d49589
+#   text hash     f4c664880fe24315
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

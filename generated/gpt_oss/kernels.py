@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7f4d8a4e1e54fac0
-#   text hash     86e61baa67439f25
+#   content hash  0003fc3965d49589
+#   text hash     be6a0ba70fbea1be
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

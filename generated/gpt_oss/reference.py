@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7f4d8a4e1e54fac0
-#   text hash     34cf158bb5cfcecf
+#   content hash  0003fc3965d49589
+#   text hash     77937ef186927095
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

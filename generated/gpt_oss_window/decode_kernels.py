@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  06e78f7824551306
-#   text hash     dd67261bf5ecc987
+#   content hash  b63d2634b6097023
+#   text hash     29ccb655618fa057
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

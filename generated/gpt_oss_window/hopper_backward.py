@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  06e78f7824551306
-#   text hash     e3b38284b5befc5e
+#   content hash  b63d2634b6097023
+#   text hash     5dd408b3ac9e6c04
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

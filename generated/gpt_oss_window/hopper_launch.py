@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  06e78f7824551306
-#   text hash     c6d9ebbbf62d9572
+#   content hash  b63d2634b6097023
+#   text hash     9d776aee7df019ff
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  06e78f7824551306
-#   text hash     822d393c55e5df82
+#   content hash  b63d2634b6097023
+#   text hash     8065cd2b9cded611
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

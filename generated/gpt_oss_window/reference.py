@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  06e78f7824551306
-#   text hash     2ecbb66d70799e7d
+#   content hash  b63d2634b6097023
+#   text hash     3f2acecc30530ade
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  43a9dbb4208878dd
-#   text hash     a10cc5a9892f6b65
+#   content hash  203d440ca41ce803
+#   text hash     9b1309968aa51a56
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

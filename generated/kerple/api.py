@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  43a9dbb4208878dd
-#   text hash     32ebdda4011d5296
+#   content hash  203d440ca41ce803
+#   text hash     8737448432726389
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  43a9dbb4208878dd
-#   text hash     d1ec86d5572a261b
+#   content hash  203d440ca41ce803
+#   text hash     09e6074c11b79459
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  43a9dbb4208878dd
-#   text hash     c751ffbddf5315b5
+#   content hash  203d440ca41ce803
+#   text hash     1a3f1e22054ef29a
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  43a9dbb4208878dd
-#   text hash     964b0fa175d2846c
+#   content hash  203d440ca41ce803
+#   text hash     7c0a4a882016e428
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

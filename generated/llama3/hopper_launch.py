@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ec48ae5fde49fdca
-#   text hash     ea485330128a30e7
+#   content hash  9f75ccc1cabe76e9
+#   text hash     0670a06098d47e40
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py gets."""
 

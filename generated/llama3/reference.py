@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ec48ae5fde49fdca
-#   text hash     0638283f1876e12f
+#   content hash  9f75ccc1cabe76e9
+#   text hash     b21f2ea5d8ca6f93
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ec48ae5fde49fdca
-#   text hash     18b7e6babc0d3de7
+#   content hash  9f75ccc1cabe76e9
+#   text hash     a16db45f85d20f60
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ec48ae5fde49fdca
-#   text hash     344c88dd64dbeb02
+#   content hash  9f75ccc1cabe76e9
+#   text hash     5bdf5c2e0aa076e7
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ec48ae5fde49fdca
-#   text hash     0fd77879b3f399b5
+#   content hash  9f75ccc1cabe76e9
+#   text hash     f53bc4837ad09af9
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d642e1a57c6a45d7
-#   text hash     5b038837324055ab
+#   content hash  6e05701188accd0c
+#   text hash     a91b787699094e1e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d642e1a57c6a45d7
-#   text hash     f3d8de6b60d6e533
+#   content hash  6e05701188accd0c
+#   text hash     e22d494efd27d57c
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py gets."""
 

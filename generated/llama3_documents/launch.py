@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d642e1a57c6a45d7
-#   text hash     2ff6d84a23252d81
+#   content hash  6e05701188accd0c
+#   text hash     e76e6fc8d3b5e713
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d642e1a57c6a45d7
-#   text hash     611a2dec1973d4d1
+#   content hash  6e05701188accd0c
+#   text hash     2287ae36e5fb42d7
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

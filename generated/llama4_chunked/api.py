@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b42eaf5d7ec822ec
-#   text hash     1e0828e120d15fa5
+#   content hash  64dad11b73b610cf
+#   text hash     14b99ac6ed6de44b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

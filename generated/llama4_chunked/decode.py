@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b42eaf5d7ec822ec
-#   text hash     25a328a8d1a92b6d
+#   content hash  64dad11b73b610cf
+#   text hash     d97145dc7c7d01cc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

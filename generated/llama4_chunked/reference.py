@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b42eaf5d7ec822ec
-#   text hash     3228fc6ef997b411
+#   content hash  64dad11b73b610cf
+#   text hash     30bb554a5d47b751
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b42eaf5d7ec822ec
-#   text hash     19f60e7cbf1f331a
+#   content hash  64dad11b73b610cf
+#   text hash     6432c7f7fed8acb2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b42eaf5d7ec822ec
-#   text hash     e09f5e42fc070e84
+#   content hash  64dad11b73b610cf
+#   text hash     fb5cb530e470ad71
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

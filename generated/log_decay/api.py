@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  53b1b7845e7e0baf
-#   text hash     3295d449b8a21b01
+#   content hash  37530caa971c2559
+#   text hash     dea17b9cec747e15
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  53b1b7845e7e0baf
-#   text hash     d344ee1a5bf602b7
+#   content hash  37530caa971c2559
+#   text hash     c9eb6cd41315a728
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  53b1b7845e7e0baf
-#   text hash     571eacc75935b359
+#   content hash  37530caa971c2559
+#   text hash     65ed0d521f7e7a63
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  53b1b7845e7e0baf
-#   text hash     09daefe12e173341
+#   content hash  37530caa971c2559
+#   text hash     dfc1a854bf6a996e
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

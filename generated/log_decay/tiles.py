@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  53b1b7845e7e0baf
-#   text hash     3c0cc876b83fd1b2
+#   content hash  37530caa971c2559
+#   text hash     ae0172662f8319d2
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

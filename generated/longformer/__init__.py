@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  357a82650927e255
-#   text hash     05da23801be77279
+#   content hash  f0aee406dd761ada
+#   text hash     d22e8eafe64bdbc2
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

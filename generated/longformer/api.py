@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  357a82650927e255
-#   text hash     09db973728c71ba8
+#   content hash  f0aee406dd761ada
+#   text hash     b72931c2d6d892d8
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

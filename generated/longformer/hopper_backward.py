@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  357a82650927e255
-#   text hash     4c4d15644674714e
+#   content hash  f0aee406dd761ada
+#   text hash     d7cfadd6ddf46dd7
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

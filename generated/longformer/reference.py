@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  357a82650927e255
-#   text hash     614c29c4f95a0143
+#   content hash  f0aee406dd761ada
+#   text hash     5b49d4290cf55587
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

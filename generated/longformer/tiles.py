@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  357a82650927e255
-#   text hash     99f5bece54981a51
+#   content hash  f0aee406dd761ada
+#   text hash     24c3bff78181f436
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9d5f617030c886ef
-#   text hash     22eb379c7dbd28ef
+#   content hash  7469fa90572f6ef5
+#   text hash     db7df8ca9a6b03ed
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9d5f617030c886ef
-#   text hash     0cab56a5254ab2ee
+#   content hash  7469fa90572f6ef5
+#   text hash     49b5851198e387f6
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9d5f617030c886ef
-#   text hash     668ca12a33deaab0
+#   content hash  7469fa90572f6ef5
+#   text hash     e270d4dd1e95675e
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9d5f617030c886ef
-#   text hash     db34186a4f6c0d0f
+#   content hash  7469fa90572f6ef5
+#   text hash     fc3312d6ad597eed
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9d5f617030c886ef
-#   text hash     d108fdd9a53ccee0
+#   content hash  7469fa90572f6ef5
+#   text hash     3ea6f8e6fba5ad93
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f47224ff2cf08814
-#   text hash     160e1a6a32a86126
+#   content hash  5b39bc8d4127b0a7
+#   text hash     e89c17b6d6a6c247
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

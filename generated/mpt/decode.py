@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f47224ff2cf08814
-#   text hash     53da6b38157f77ad
+#   content hash  5b39bc8d4127b0a7
+#   text hash     c13666d69aa01838
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f47224ff2cf08814
-#   text hash     26b410d937e63b35
+#   content hash  5b39bc8d4127b0a7
+#   text hash     1927de28a612430b
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

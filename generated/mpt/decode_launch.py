@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f47224ff2cf08814
-#   text hash     d8b7a99035512344
+#   content hash  5b39bc8d4127b0a7
+#   text hash     a036211961159009
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f47224ff2cf08814
-#   text hash     59fb8740da7059a6
+#   content hash  5b39bc8d4127b0a7
+#   text hash     9b5a96434d981611
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f47224ff2cf08814
-#   text hash     fab0bc6f029d0087
+#   content hash  5b39bc8d4127b0a7
+#   text hash     f2aebb432d90e5c3
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  eb3278e6ec3a4710
-#   text hash     fa09f79a784bf580
+#   content hash  47852bf5ea2ae825
+#   text hash     e42105cb8082aaa4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  eb3278e6ec3a4710
-#   text hash     44214e33808a4d3d
+#   content hash  47852bf5ea2ae825
+#   text hash     2b0871659547d8cb
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

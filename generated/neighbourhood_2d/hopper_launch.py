@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  eb3278e6ec3a4710
-#   text hash     b41e42a1664a226f
+#   content hash  47852bf5ea2ae825
+#   text hash     b7066e33d30d9209
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  eb3278e6ec3a4710
-#   text hash     335e73942a43ba33
+#   content hash  47852bf5ea2ae825
+#   text hash     9340be16bc329895
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  eb3278e6ec3a4710
-#   text hash     cd1caadf75b8c5f4
+#   content hash  47852bf5ea2ae825
+#   text hash     f887bfed8ab56df1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

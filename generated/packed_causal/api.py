@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  46586d8e96cc7e99
-#   text hash     788347ba8d009834
+#   content hash  c02cd319c9d98d95
+#   text hash     c2886e0d37c990ed
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  46586d8e96cc7e99
-#   text hash     757fc3ab9c131216
+#   content hash  c02cd319c9d98d95
+#   text hash     1335cc1dfc82fd61
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

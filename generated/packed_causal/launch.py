@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  46586d8e96cc7e99
-#   text hash     c346c7a98857ff9b
+#   content hash  c02cd319c9d98d95
+#   text hash     48e95548343bcef1
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  46586d8e96cc7e99
-#   text hash     4da55deff8e733fc
+#   content hash  c02cd319c9d98d95
+#   text hash     13bfd924901bcc10
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

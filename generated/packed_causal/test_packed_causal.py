@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  46586d8e96cc7e99
-#   text hash     b7068e277b3b1695
+#   content hash  c02cd319c9d98d95
+#   text hash     c38b2034c2086077
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

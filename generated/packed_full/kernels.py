@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c12ea6c792ce82fb
-#   text hash     d1e7ddee89d85ba4
+#   content hash  3e86f03b65c9491c
+#   text hash     6da13abb5fa06f8f
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

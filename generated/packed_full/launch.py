@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c12ea6c792ce82fb
-#   text hash     04d2bfcda71ee27f
+#   content hash  3e86f03b65c9491c
+#   text hash     c6370148c254b425
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c12ea6c792ce82fb
-#   text hash     10fb06f8cc6ee682
+#   content hash  3e86f03b65c9491c
+#   text hash     c232b92c7d121702
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

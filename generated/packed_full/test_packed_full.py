@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c12ea6c792ce82fb
-#   text hash     9d1833ace1da5232
+#   content hash  3e86f03b65c9491c
+#   text hash     a4cee8a8d2c546d8
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c12ea6c792ce82fb
-#   text hash     5d232fed76116482
+#   content hash  3e86f03b65c9491c
+#   text hash     bfb6d659f2a8cf2b
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

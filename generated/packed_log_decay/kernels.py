@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5814f341fe8f8cec
-#   text hash     d8ea2620506578ae
+#   content hash  c92513c684a9f7c5
+#   text hash     3074b403037e461f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5814f341fe8f8cec
-#   text hash     c58cfd27222d0428
+#   content hash  c92513c684a9f7c5
+#   text hash     9295c1547469f3dd
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

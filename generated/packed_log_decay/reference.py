@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5814f341fe8f8cec
-#   text hash     9fc67406df7b47a3
+#   content hash  c92513c684a9f7c5
+#   text hash     1604a1ea875c13bb
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

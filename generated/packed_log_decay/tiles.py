@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5814f341fe8f8cec
-#   text hash     22918c23e9c09655
+#   content hash  c92513c684a9f7c5
+#   text hash     c8ab32dca443f83a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

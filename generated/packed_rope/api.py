@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  21a0044d8fe376ed
-#   text hash     deee2ed29df6bb7a
+#   content hash  9ca340c76b496b90
+#   text hash     00efd88d73e49c44
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  21a0044d8fe376ed
-#   text hash     a27cfd848c13ef19
+#   content hash  9ca340c76b496b90
+#   text hash     1bcffa60d4ccb8d2
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

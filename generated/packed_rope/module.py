@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  21a0044d8fe376ed
-#   text hash     9fbb84c7e035695f
+#   content hash  9ca340c76b496b90
+#   text hash     d415309496b5089b
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

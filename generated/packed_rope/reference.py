@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  21a0044d8fe376ed
-#   text hash     252c6e5914beb961
+#   content hash  9ca340c76b496b90
+#   text hash     17e1dd2ad2918abd
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

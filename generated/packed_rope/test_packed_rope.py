@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  21a0044d8fe376ed
-#   text hash     046085f366fead11
+#   content hash  9ca340c76b496b90
+#   text hash     24a631f2b32af72e
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

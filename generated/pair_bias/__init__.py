@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b9898b14a9815f46
-#   text hash     8d0a66a89c05480f
+#   content hash  c58eef073604ad57
+#   text hash     2294f2c724c97db4
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b9898b14a9815f46
-#   text hash     2eb0ad3701889a10
+#   content hash  c58eef073604ad57
+#   text hash     fdb80e2babe8c4b7
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b9898b14a9815f46
-#   text hash     99ad5c744e60a77f
+#   content hash  c58eef073604ad57
+#   text hash     966425600c6a8830
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b9898b14a9815f46
-#   text hash     64862bb72a1731c9
+#   content hash  c58eef073604ad57
+#   text hash     c77387a0c5453c4f
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

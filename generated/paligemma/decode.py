@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0a823241230225d3
-#   text hash     25356e227511554f
+#   content hash  bfaf57fe848943ab
+#   text hash     f36ed06ae5cb5424
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0a823241230225d3
-#   text hash     ccc77a02823f386a
+#   content hash  bfaf57fe848943ab
+#   text hash     6d6c01d79eeefe6e
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

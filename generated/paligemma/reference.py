@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0a823241230225d3
-#   text hash     75a8285d9edeac63
+#   content hash  bfaf57fe848943ab
+#   text hash     f2a926831cfba495
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

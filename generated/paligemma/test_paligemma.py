@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0a823241230225d3
-#   text hash     6fb06f08fe3d6e61
+#   content hash  bfaf57fe848943ab
+#   text hash     1fdf497a1f9caa12
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0a823241230225d3
-#   text hash     24a9217f8f3255c4
+#   content hash  bfaf57fe848943ab
+#   text hash     4dee8010bb0b263b
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3d201e7db44a1222
-#   text hash     84451da9b2addeec
+#   content hash  69557ef195b35370
+#   text hash     9a61335369efd7f3
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3d201e7db44a1222
-#   text hash     9da4d5618334c05b
+#   content hash  69557ef195b35370
+#   text hash     a2c0c3df5fd77f0e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

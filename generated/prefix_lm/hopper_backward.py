@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3d201e7db44a1222
-#   text hash     e8e94d16f1d56f2d
+#   content hash  69557ef195b35370
+#   text hash     2f7d930ec3ce27d6
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

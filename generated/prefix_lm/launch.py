@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3d201e7db44a1222
-#   text hash     bf5eb04d54e93d57
+#   content hash  69557ef195b35370
+#   text hash     a68012d415b6ad16
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0404389a02e995bb
-#   text hash     e2510b9acefbcfcf
+#   content hash  4bfce8ee9417f120
+#   text hash     49735bb3d32e6378
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

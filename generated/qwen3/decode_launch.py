@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0404389a02e995bb
-#   text hash     c9acdcbb4850289a
+#   content hash  4bfce8ee9417f120
+#   text hash     2230024371e66166
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0404389a02e995bb
-#   text hash     dea89bf1262e60f8
+#   content hash  4bfce8ee9417f120
+#   text hash     bd3888a3f25aad73
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0404389a02e995bb
-#   text hash     1d77075761c84473
+#   content hash  4bfce8ee9417f120
+#   text hash     5c4718b29128c9e5
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0404389a02e995bb
-#   text hash     eba42a1da57f0d1c
+#   content hash  4bfce8ee9417f120
+#   text hash     a17458c1e2b607d3
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

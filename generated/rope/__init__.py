@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7cb9328ed417cc4c
-#   text hash     d46a9ac5a9330612
+#   content hash  e8a0c1873660750f
+#   text hash     d87269f4fd4862b5
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

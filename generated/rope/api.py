@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7cb9328ed417cc4c
-#   text hash     e2fcb881722ba6c2
+#   content hash  e8a0c1873660750f
+#   text hash     d226183930244b0a
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

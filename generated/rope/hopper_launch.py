@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7cb9328ed417cc4c
-#   text hash     30b9cb32dcdddb10
+#   content hash  e8a0c1873660750f
+#   text hash     d10bf0df06c08873
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

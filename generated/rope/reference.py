@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7cb9328ed417cc4c
-#   text hash     d67f9edfd2592e58
+#   content hash  e8a0c1873660750f
+#   text hash     1615aa0196dc1f1d
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7cb9328ed417cc4c
-#   text hash     d8d95873abb226ee
+#   content hash  e8a0c1873660750f
+#   text hash     e7e01e4e5a8957f3
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c3b5e4a9fc710ae3
-#   text hash     9afca65210c578b8
+#   content hash  a4cd939226dc2370
+#   text hash     ec1fa2500377911a
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

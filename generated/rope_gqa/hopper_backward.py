@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c3b5e4a9fc710ae3
-#   text hash     d0b25cc288b771b2
+#   content hash  a4cd939226dc2370
+#   text hash     8c7d3cba4c8c14b1
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c3b5e4a9fc710ae3
-#   text hash     d8046daf9971e695
+#   content hash  a4cd939226dc2370
+#   text hash     4cd64b8e46871a60
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c3b5e4a9fc710ae3
-#   text hash     afa5a539d24d029f
+#   content hash  a4cd939226dc2370
+#   text hash     3ade0daae9866434
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

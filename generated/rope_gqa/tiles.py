@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c3b5e4a9fc710ae3
-#   text hash     f0f6a4ce9d8c2bd0
+#   content hash  a4cd939226dc2370
+#   text hash     151e50aa2b8fdb6d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

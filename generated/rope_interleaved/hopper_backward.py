@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  105512b9aa0306cc
-#   text hash     f48ee50ddf2beabe
+#   content hash  4d469fc9275c25d9
+#   text hash     8c86e3d5d2c665bc
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

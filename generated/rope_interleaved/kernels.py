@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  105512b9aa0306cc
-#   text hash     5f13658e106acaff
+#   content hash  4d469fc9275c25d9
+#   text hash     557e37fe3d1e953b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  105512b9aa0306cc
-#   text hash     d6746ffc56edad2c
+#   content hash  4d469fc9275c25d9
+#   text hash     0bedc375d9b4e6d2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

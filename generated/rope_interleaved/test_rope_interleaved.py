@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  105512b9aa0306cc
-#   text hash     e1c7ad801ee652df
+#   content hash  4d469fc9275c25d9
+#   text hash     3cf428fc9522c77c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  105512b9aa0306cc
-#   text hash     78bbcafb5516f014
+#   content hash  4d469fc9275c25d9
+#   text hash     13f7767e89519bee
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

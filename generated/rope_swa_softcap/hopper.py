@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a9c5bda9c2f0bf62
-#   text hash     0ff1e0c6ecc9594c
+#   content hash  64c08091623c2fb4
+#   text hash     7d50e23a44e58bdb
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a9c5bda9c2f0bf62
-#   text hash     71d801e19f9481c7
+#   content hash  64c08091623c2fb4
+#   text hash     6696a50c5029f14f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

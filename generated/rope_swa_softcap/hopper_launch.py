@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a9c5bda9c2f0bf62
-#   text hash     cc8b32249e0f772d
+#   content hash  64c08091623c2fb4
+#   text hash     e2ff5e28c1d6e8be
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a9c5bda9c2f0bf62
-#   text hash     43ba01784ce1dfcc
+#   content hash  64c08091623c2fb4
+#   text hash     98fc92738df8bbe6
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

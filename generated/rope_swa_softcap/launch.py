@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a9c5bda9c2f0bf62
-#   text hash     ce3421491b167183
+#   content hash  64c08091623c2fb4
+#   text hash     29033b414e259de3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

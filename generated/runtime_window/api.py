@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  60b04cb1dbb90740
-#   text hash     b15f476c0cba8b55
+#   content hash  30afc7f00514c5b7
+#   text hash     81a86ca06d08e3ae
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  60b04cb1dbb90740
-#   text hash     cd72326afba9ca53
+#   content hash  30afc7f00514c5b7
+#   text hash     52fbc06388161313
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  60b04cb1dbb90740
-#   text hash     f43d7f0f7fc176dc
+#   content hash  30afc7f00514c5b7
+#   text hash     c249f4d3375673ac
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  60b04cb1dbb90740
-#   text hash     a8ddd117e8870eec
+#   content hash  30afc7f00514c5b7
+#   text hash     231ac3009675d0b7
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  60b04cb1dbb90740
-#   text hash     eb018a2cdb816a6c
+#   content hash  30afc7f00514c5b7
+#   text hash     b408fc4ddfe864f6
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

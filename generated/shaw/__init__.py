@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  733c42184e2a4512
-#   text hash     6d1f6be170576c63
+#   content hash  e91b8aa8e637982b
+#   text hash     d09c4e456c800e1b
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

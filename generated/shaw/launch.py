@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  733c42184e2a4512
-#   text hash     b9094e634622bf51
+#   content hash  e91b8aa8e637982b
+#   text hash     607096c22bf7807e
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

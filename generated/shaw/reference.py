@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  733c42184e2a4512
-#   text hash     83ecc06be15cff6c
+#   content hash  e91b8aa8e637982b
+#   text hash     29aa98f91540646d
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  733c42184e2a4512
-#   text hash     a6426500cc58a876
+#   content hash  e91b8aa8e637982b
+#   text hash     c5c714d349ea144f
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  733c42184e2a4512
-#   text hash     12ca9fecce94eb0f
+#   content hash  e91b8aa8e637982b
+#   text hash     9eaff744bfe38a1b
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

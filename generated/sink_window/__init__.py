@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  319f1b6484f427cc
-#   text hash     065aed68052f34ee
+#   content hash  6738433e31dea020
+#   text hash     f86167fd4c04ce8f
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

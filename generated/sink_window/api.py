@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  319f1b6484f427cc
-#   text hash     f041500a75f83c22
+#   content hash  6738433e31dea020
+#   text hash     707851aecc982097
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

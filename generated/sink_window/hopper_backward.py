@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  319f1b6484f427cc
-#   text hash     479b3f65f025774e
+#   content hash  6738433e31dea020
+#   text hash     a6f279d165d38f8a
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

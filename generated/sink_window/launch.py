@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  319f1b6484f427cc
-#   text hash     a14e245e573e0149
+#   content hash  6738433e31dea020
+#   text hash     ea4ae2e32311294d
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  319f1b6484f427cc
-#   text hash     e94f0aefe7e53f23
+#   content hash  6738433e31dea020
+#   text hash     98c87a3791d84c7f
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

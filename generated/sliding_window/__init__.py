@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b0d9f40daaac3da4
-#   text hash     284071d22b190b40
+#   content hash  87f3253f990bca15
+#   text hash     26ff76aa3daa0630
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

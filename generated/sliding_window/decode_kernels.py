@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b0d9f40daaac3da4
-#   text hash     1ccacbd5fcf4a5b7
+#   content hash  87f3253f990bca15
+#   text hash     a86af7e481ad93dc
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b0d9f40daaac3da4
-#   text hash     ed08fc8031067c15
+#   content hash  87f3253f990bca15
+#   text hash     598f57d4f4170f26
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

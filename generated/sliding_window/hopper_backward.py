@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b0d9f40daaac3da4
-#   text hash     9e974645f40feab7
+#   content hash  87f3253f990bca15
+#   text hash     9bc1eb355ed4877c
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

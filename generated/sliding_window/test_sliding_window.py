@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b0d9f40daaac3da4
-#   text hash     74ea6fe21e1b497c
+#   content hash  87f3253f990bca15
+#   text hash     38567b4c4ae1697b
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fa2ff38932306a2e
-#   text hash     30fd49dd66ebc399
+#   content hash  441ce269cf2719f6
+#   text hash     0d97976c177f0ad8
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

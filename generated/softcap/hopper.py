@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fa2ff38932306a2e
-#   text hash     cbb63b108ee58df6
+#   content hash  441ce269cf2719f6
+#   text hash     be2be8bd046e3581
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

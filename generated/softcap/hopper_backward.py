@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fa2ff38932306a2e
-#   text hash     0726d03becb953a7
+#   content hash  441ce269cf2719f6
+#   text hash     fa675b0d26f4c28e
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

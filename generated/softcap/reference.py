@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fa2ff38932306a2e
-#   text hash     8ab35cecb26bfcd3
+#   content hash  441ce269cf2719f6
+#   text hash     ebaa51ba684facb8
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fa2ff38932306a2e
-#   text hash     298fdfaaf1cbf367
+#   content hash  441ce269cf2719f6
+#   text hash     790f24fe47329c3f
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  38095053f6389910
-#   text hash     a64d51377cee0801
+#   content hash  0abb5f7f95a42562
+#   text hash     437549138a988b3d
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  38095053f6389910
-#   text hash     d344c510e3f6a12c
+#   content hash  0abb5f7f95a42562
+#   text hash     8eda68bb4c1d69b8
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

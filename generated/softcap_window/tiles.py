@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  38095053f6389910
-#   text hash     33d7e3c3d23dce9e
+#   content hash  0abb5f7f95a42562
+#   text hash     c1f48c13f6585f5a
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  87ee642240b195b3
-#   text hash     a3c458bae22f0ced
+#   content hash  57a775738f7705e5
+#   text hash     c395464c2c0307b2
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

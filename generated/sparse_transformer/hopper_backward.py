@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  87ee642240b195b3
-#   text hash     9246b48e991ca0dd
+#   content hash  57a775738f7705e5
+#   text hash     1a85d95365b6971c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

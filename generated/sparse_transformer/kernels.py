@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  87ee642240b195b3
-#   text hash     2940936a170e7e5a
+#   content hash  57a775738f7705e5
+#   text hash     15b63b0ef4ab111e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  87ee642240b195b3
-#   text hash     c4f8f6b845aa5614
+#   content hash  57a775738f7705e5
+#   text hash     6f7adce7ff4a8bbc
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

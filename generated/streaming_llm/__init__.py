@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ea93a860b1a91cb8
-#   text hash     624008a20b3cb6aa
+#   content hash  8e46b0be342ef792
+#   text hash     3ccdc4fd57798986
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

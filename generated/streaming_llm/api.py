@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ea93a860b1a91cb8
-#   text hash     0c5f3422bd7bce68
+#   content hash  8e46b0be342ef792
+#   text hash     c5bc9f1f796ab735
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ea93a860b1a91cb8
-#   text hash     5e1cfc087866686f
+#   content hash  8e46b0be342ef792
+#   text hash     94aae43beac5fa99
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ea93a860b1a91cb8
-#   text hash     ff0c8430fc21e1d9
+#   content hash  8e46b0be342ef792
+#   text hash     76dbd038ce6784e8
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ea93a860b1a91cb8
-#   text hash     cd8a374c64adea69
+#   content hash  8e46b0be342ef792
+#   text hash     b727fc69ba223e09
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py gets."""
 

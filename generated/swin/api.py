@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a4716eef5ada9282
-#   text hash     171e83b6c2cd4788
+#   content hash  a8f0527ac9dd6948
+#   text hash     0ee70d7329f3c789
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

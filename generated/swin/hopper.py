@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a4716eef5ada9282
-#   text hash     9e6b248bb6ef615b
+#   content hash  a8f0527ac9dd6948
+#   text hash     614d225537b279b4
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

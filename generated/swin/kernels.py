@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a4716eef5ada9282
-#   text hash     112b2cffdd557454
+#   content hash  a8f0527ac9dd6948
+#   text hash     40c5740a71b7b5c9
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a4716eef5ada9282
-#   text hash     2c7f6ce47a32772a
+#   content hash  a8f0527ac9dd6948
+#   text hash     7cc7375bd5450d38
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a4716eef5ada9282
-#   text hash     c12f3712c29c30cf
+#   content hash  a8f0527ac9dd6948
+#   text hash     c11ef2cfd52b7c9a
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a4716eef5ada9282
-#   text hash     769db519329a651d
+#   content hash  a8f0527ac9dd6948
+#   text hash     caf23c165ec82a12
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

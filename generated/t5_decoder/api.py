@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bc9f57590c3a6f1b
-#   text hash     d55be84063771ffb
+#   content hash  3afbc27f6893ebf8
+#   text hash     d0eb80fd2f9457d2
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bc9f57590c3a6f1b
-#   text hash     d496878d989c04b0
+#   content hash  3afbc27f6893ebf8
+#   text hash     2e363461e3dcb0cf
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

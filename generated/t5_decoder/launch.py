@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bc9f57590c3a6f1b
-#   text hash     34d64147977a8881
+#   content hash  3afbc27f6893ebf8
+#   text hash     c6f6848285852b55
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bc9f57590c3a6f1b
-#   text hash     ed8a509fd79ac2d1
+#   content hash  3afbc27f6893ebf8
+#   text hash     aa5b7186a3c688b2
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

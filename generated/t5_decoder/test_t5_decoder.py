@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bc9f57590c3a6f1b
-#   text hash     abbca11474a295d0
+#   content hash  3afbc27f6893ebf8
+#   text hash     90a3474d7b85d6ae
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e5f7b545e30bb2f3
-#   text hash     e2477874c1ad5215
+#   content hash  24102e1a21ac523c
+#   text hash     86d84a302b2c2079
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

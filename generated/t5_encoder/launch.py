@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e5f7b545e30bb2f3
-#   text hash     733e897623ad5195
+#   content hash  24102e1a21ac523c
+#   text hash     730fc6bbbebe8f15
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

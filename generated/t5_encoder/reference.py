@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e5f7b545e30bb2f3
-#   text hash     7abad066161ad54a
+#   content hash  24102e1a21ac523c
+#   text hash     465b8d23dcde75dd
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e5f7b545e30bb2f3
-#   text hash     b930f9346a802485
+#   content hash  24102e1a21ac523c
+#   text hash     3a73d549f0740451
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

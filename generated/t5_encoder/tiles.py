@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e5f7b545e30bb2f3
-#   text hash     cc9679847dd1132a
+#   content hash  24102e1a21ac523c
+#   text hash     5c3a47b0b8406f8e
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8fbd904a24923150
-#   text hash     e9f2a8f85e76526a
+#   content hash  5926879dd9446594
+#   text hash     b275fd948c23488b
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8fbd904a24923150
-#   text hash     fba059017dc874ec
+#   content hash  5926879dd9446594
+#   text hash     83f3b2ba1cd8448b
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

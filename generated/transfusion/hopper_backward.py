@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8fbd904a24923150
-#   text hash     8ba1357b214c601c
+#   content hash  5926879dd9446594
+#   text hash     06fcd6958f2028f9
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

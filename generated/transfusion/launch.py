@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8fbd904a24923150
-#   text hash     d9d1489857f857f7
+#   content hash  5926879dd9446594
+#   text hash     427536a9bed0eac9
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

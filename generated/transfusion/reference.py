@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8fbd904a24923150
-#   text hash     4b4f701846c49c7c
+#   content hash  5926879dd9446594
+#   text hash     beacf25298e7f0e6
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

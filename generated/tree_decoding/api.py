@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  479c03f5162890d8
-#   text hash     c919272fe3a4b0eb
+#   content hash  e6dcad5fdf762281
+#   text hash     1cf623ba8ca6b540
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  479c03f5162890d8
-#   text hash     368dea91adbbaebe
+#   content hash  e6dcad5fdf762281
+#   text hash     e0d5156a508b2834
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  479c03f5162890d8
-#   text hash     47318cce50c4467e
+#   content hash  e6dcad5fdf762281
+#   text hash     940db64605a6de9a
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  479c03f5162890d8
-#   text hash     dfb9b12d39de7422
+#   content hash  e6dcad5fdf762281
+#   text hash     006185cda8f73a85
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

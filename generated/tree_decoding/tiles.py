@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  479c03f5162890d8
-#   text hash     72c2654e0ea83bff
+#   content hash  e6dcad5fdf762281
+#   text hash     425ed3032f591963
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -71,6 +71,11 @@ def numbers(*values: int) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.int32)
 
 
+def padded(module: ModuleType) -> Call:
+    """A call of six rows whose entries are padded at either side."""
+    return make(module, 6) | {"k_starts": numbers(2, 0), "k_lens": numbers(6, 4), "q_start": numbers(-2, 0)}
+
+
 def gradients(function: Callable[..., Any], call: Call) -> Tensors:
     """What a call gives, and the gradients of what learns."""
     learned = {name: x for name, x in call.items() if isinstance(x, torch.Tensor) and x.requires_grad}
@@ -108,8 +113,7 @@ def test_operators_pass_all_checks_of_pytorch(
         assert not any(x.isnan().any() for x in found), "memory that nobody wrote"
         return found
 
-    padded = {"k_starts": numbers(2, 0), "k_lens": numbers(6, 4), "q_start": numbers(-2, 0)}
-    call = make(module, 6, "contiguous") | padded if layout == "padded" else make(module, 6, layout)
+    call = padded(module) if layout == "padded" else make(module, 6, layout)
     monkeypatch.setattr(operator, "__call__", noted)
     torch.use_deterministic_algorithms(True)
     try:
@@ -143,30 +147,32 @@ class Layer(torch.nn.Module):
         super().__init__()
         self.attention = attention
 
-    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    def forward(self, *given: torch.Tensor, **more: Any) -> torch.Tensor:
         """What attention gives."""
-        return self.attention(q, k, v)
+        return self.attention(*given, **more)
 
 
-def exported(attention: Callable[..., torch.Tensor], *, learned: bool) -> torch.export.ExportedProgram:
+def exported(attention: Callable[..., torch.Tensor]) -> torch.export.ExportedProgram:
     """A program for any length."""
-    tokens = torch.export.Dim("tokens", min=2, max=512)
-    given = tuple(operands(learned=learned))
-    return torch.export.export(
-        Layer(attention), given, dynamic_shapes={"q": {1: tokens}, "k": {1: tokens}, "v": {1: tokens}}
-    )
+    tokens, given = torch.export.Dim("tokens", min=2, max=512), tuple(operands(learned=False))
+    return torch.export.export(Layer(attention), given, dynamic_shapes={"given": ({1: tokens},) * 3})
 
 
 def test_export_round_trip(causal: Callable[..., torch.Tensor], tmp_path: Path) -> None:
-    torch.export.save(exported(causal, learned=True), tmp_path / "causal.pt2")
-    loaded = torch.export.load(tmp_path / "causal.pt2")
-    for program in (loaded, loaded.run_decompositions()):
-        called = [str(node.target) for node in program.graph.nodes if "attnforge" in str(node.target)]
-        assert called == ["attnforge.tracing__causal_launch_attend.default"]
-        longer = operands(23)
-        assert torch.equal(program.module()(*longer), causal(*longer))
-    found = torch.autograd.grad(loaded.module()(*longer).sum(), longer)
-    torch.testing.assert_close(found, torch.autograd.grad(causal(*longer).sum(), longer))
+    torch.export.save(exported(causal), tmp_path / "causal.pt2")
+    loaded = torch.export.load(tmp_path / "causal.pt2").run_decompositions()
+    called = [str(node.target) for node in loaded.graph.nodes if "attnforge" in str(node.target)]
+    assert called == ["attnforge.tracing__causal_launch_attend.default"]
+    longer = operands(23)
+    assert torch.equal(loaded.module()(*longer), causal(*longer))
+
+
+@pytest.mark.parametrize(("name", "entries"), [*((name, False) for name in SPECS), ("causal", True), ("learned", True)])
+def test_saved_programs_have_gradients(name: str, entries: bool, suites: dict[str, ModuleType], tmp_path: Path) -> None:
+    attention, call = suites[name].checks.attention, padded(suites[name]) if entries else make(suites[name], 6)
+    torch.export.save(torch.export.export(Layer(attention), (), kwargs=call), tmp_path / "saved.pt2")
+    loaded = torch.export.load(tmp_path / "saved.pt2").module()
+    torch.testing.assert_close(gradients(loaded, call), gradients(attention, call))
 
 
 # a process of its own: what it is told before a package is imported, then what programs give
@@ -191,19 +197,14 @@ torch.save((refused, [load[name](file)(*given) for name, file in zip(load, sys.a
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs a compiler of C++")
 def test_programs_run_where_the_package_is_imported(causal: Callable[..., torch.Tensor], tmp_path: Path) -> None:
-    program, given = exported(causal, learned=False), operands(23, learned=False)
+    program, given = exported(causal), operands(23, learned=False)
     files = [str(tmp_path / "exported.pt2"), str(tmp_path / "aoti.pt2")]
     torch.export.save(program, files[0])
     torch._inductor.aoti_compile_and_package(program, package_path=files[1])
     torch.save(given, tmp_path / "operands.pt")
     folder = Path(str(sys.modules["tracing_causal"].__file__)).parents[1]
-    done = subprocess.run(
-        [sys.executable, "-c", ELSEWHERE, *files],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(folder)},
-        capture_output=True,
-        text=True,
-    )
+    command, env = [sys.executable, "-c", ELSEWHERE, *files], os.environ | {"PYTHONPATH": str(folder)}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     refused, found = torch.load(tmp_path / "found.pt")
     assert "failed to resolve torch.ops.attnforge.tracing__causal_launch_attend.default" in done.stderr

@@ -20,6 +20,8 @@ T, HQ, HKV, D = 4096, 8, 2, 128
 NAMES = ["causal", "packed_causal", "gpt_oss", "forgetting_transformer"]
 Tensors = tuple[torch.Tensor, ...]
 Call = Callable[..., torch.Tensor]
+# kernels for Hopper GPUs add gradients of queries up in any order
+close = partial(torch.testing.assert_close, rtol=1.6e-2, atol=1e-4)
 
 
 def learned(name: str, seed: int) -> Tensors:
@@ -78,17 +80,18 @@ def test_a_graph_made_by_hand(name: str) -> None:
             x.detach().copy_(other.detach())
         upstream.normal_()
         graph.replay()
-        torch.testing.assert_close(found, passes(call, others, upstream))
+        close(found, passes(call, others, upstream))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_graphed_callables(name: str) -> None:
     call = attention_of(name)
-    graphed = torch.cuda.make_graphed_callables(attention_of(name), learned(name, 0))
+    # tensors of the closure live as long as `call`: a graph keeps none of them
+    graphed = torch.cuda.make_graphed_callables(call, learned(name, 0))
     for seed in (1, 2):
         given = learned(name, seed)
         upstream = torch.randn_like(given[0])
-        torch.testing.assert_close(passes(graphed, given, upstream), passes(call, given, upstream))
+        close(passes(graphed, given, upstream), passes(call, given, upstream))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -101,5 +104,5 @@ def test_graphs_of_the_compiler(name: str) -> None:
         torch.compiler.cudagraph_mark_step_begin()
         given = learned(name, seed)
         upstream = torch.randn_like(given[0])
-        torch.testing.assert_close(passes(compiled, given, upstream), passes(call, given, upstream))
+        close(passes(compiled, given, upstream), passes(call, given, upstream))
     assert counters["inductor"]["cudagraph_skips"] == 0

@@ -63,7 +63,7 @@ bench:
 	$(PYTHON) benchmarks/record.py $(SETS) $(JOBS:%=--jobs %)
 
 gpu-test:
-	$(PYTHON) -m pytest generated tests/gpu/test_gpu.py
+	$(PYTHON) -m pytest generated tests/gpu/test_gpu.py tests/gpu/test_graphs.py
 
 # torch asks for one version of triton; --no-deps puts another one beside it
 $(FLOOR)/.installed: pyproject.toml constraints.txt

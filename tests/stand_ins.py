@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import enum
+import importlib.machinery
 import importlib.util
 import sys
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -21,7 +21,9 @@ def install() -> None:
         for name, members in modules.items():
             for i in range(name.count(".") + 1):
                 package = name.rsplit(".", i)[0]
-                sys.modules.setdefault(package, ModuleType(package))
+                # libraries that are installed look whether others are, by their specs
+                made = importlib.util.module_from_spec(importlib.machinery.ModuleSpec(package, None))
+                sys.modules.setdefault(package, made)
             vars(sys.modules[name]).update({member.__name__: member for member in members})
 
 
@@ -63,9 +65,10 @@ class VarlenAttention(nn.Module):
 
 
 class AttentionBackend:
-    """What names the classes of a backend, and the shape of its cache."""
+    """What names the classes of a backend, and says what layers do before they call it."""
 
     supported_dtypes: ClassVar[list[torch.dtype]] = []
+    forward_includes_kv_cache_update = True
 
 
 class AttentionMetadataBuilder:
@@ -85,7 +88,9 @@ class CommonAttentionMetadata:
     """What all backends are told of a batch."""
 
     query_start_loc: torch.Tensor
+    query_start_loc_cpu: torch.Tensor
     seq_lens: torch.Tensor
+    num_reqs: int
     num_actual_tokens: int
     max_query_len: int
     max_seq_len: int
@@ -150,6 +155,61 @@ class Attention(nn.Module):
         return made
 
 
+# -- diffusers -----------------------------------------------------------------------------------------------------
+
+
+class ImageAttention(nn.Module):
+    """Attention to an image or to a text, which a processor works out."""
+
+    def __init__(
+        self,
+        query_dim: int,
+        cross_attention_dim: int | None = None,
+        heads: int = 8,
+        dim_head: int = 64,
+        bias: bool = False,
+        qk_norm: str | None = None,
+        norm_num_groups: int | None = None,
+        rescale_output_factor: float = 1.0,
+        residual_connection: bool = False,
+    ) -> None:
+        super().__init__()
+        self.heads, self.scale, inner = heads, dim_head**-0.5, heads * dim_head
+        self.is_cross_attention = cross_attention_dim is not None
+        self.rescale_output_factor, self.residual_connection = rescale_output_factor, residual_connection
+        self.spatial_norm = None
+        self.group_norm = nn.GroupNorm(norm_num_groups, query_dim) if norm_num_groups else None
+        self.norm_q, self.norm_k = (nn.LayerNorm(dim_head) if qk_norm else None for _ in "qk")
+        self.to_q = nn.Linear(query_dim, inner, bias)
+        self.to_k, self.to_v = (nn.Linear(cross_attention_dim or query_dim, inner, bias) for _ in "kv")
+        self.to_out = nn.ModuleList([nn.Linear(inner, query_dim), nn.Dropout(0.0)])
+        self.processor: Any = plain_processor
+
+    def set_processor(self, processor: Any) -> None:
+        self.processor = processor
+
+    def forward(self, hidden_states: Any, encoder_hidden_states: Any = None, attention_mask: Any = None) -> Any:
+        return self.processor(
+            self, hidden_states, encoder_hidden_states=encoder_hidden_states, attention_mask=attention_mask
+        )
+
+
+ImageAttention.__name__ = "Attention"
+
+
+def plain_processor(attn: Any, hidden_states: Any, encoder_hidden_states: Any, attention_mask: Any) -> Any:
+    """Attention to an image, or to each pixel of one, under a mask that is added to scores [B, T, T]."""
+    assert encoder_hidden_states is None
+    x = hidden_states.flatten(2) if hidden_states.dim() == 4 else hidden_states.transpose(1, 2)
+    x = attn.group_norm(x).transpose(1, 2)
+    q, k, v = (to(x).unflatten(-1, (attn.heads, -1)).transpose(1, 2) for to in (attn.to_q, attn.to_k, attn.to_v))
+    plain = nn.functional.scaled_dot_product_attention
+    out = plain(attn.norm_q(q), attn.norm_k(k), v, attention_mask[:, None], scale=attn.scale)
+    out = attn.to_out[0](out.transpose(1, 2).flatten(2))
+    out = out.transpose(1, 2).reshape(hidden_states.shape) if hidden_states.dim() == 4 else out
+    return (out + hidden_states * attn.residual_connection) / attn.rescale_output_factor
+
+
 LIBRARIES: dict[str, dict[str, tuple[type | Any, ...]]] = {
     "torchtitan": {"torchtitan.models.common.attention": (VarlenAttention, VarlenMetadata)},
     "vllm": {
@@ -162,4 +222,5 @@ LIBRARIES: dict[str, dict[str, tuple[type | Any, ...]]] = {
         "vllm.v1.attention.backends.registry": (AttentionBackendEnum, register_backend),
     },
     "timm": {"timm.layers": (Attention,)},
+    "diffusers": {"diffusers.models.attention_processor": (ImageAttention,)},
 }

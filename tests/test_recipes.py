@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -189,15 +190,35 @@ def fading(q: Any, k: Any, v: Any, window: int) -> torch.Tensor:
     return mixed(score.masked_fill((distance < 0) | (distance >= window), -math.inf).softmax(-1), v[None])[0]
 
 
-@torch.no_grad()
+def caches(pages: int, page: int) -> dict[str, torch.Tensor]:
+    """A layer's cache as an engine lays it out: (pages, heads, places, keys and values side by side)."""
+    lost = math.nan
+    return {
+        "heads first": torch.full((pages, H, page, 2 * D), lost),
+        "places first": torch.full((pages, page, H, 2 * D), lost).transpose(1, 2),
+        "pages of two layers in turns": torch.full((pages, 2, page, H, 2 * D), lost)[:, 1].transpose(1, 2),
+    }
+
+
 def serve_pages(names: dict[str, Any]) -> dict[str, float]:
+    """What is served from each layout of the cache."""
+    return {
+        f"{layout} {i}": distance
+        for layout, cache in caches(6, 4).items()
+        for i, distance in serve_from(cache, names).items()
+    }
+
+
+@torch.no_grad()
+def serve_from(cache: torch.Tensor, names: dict[str, Any]) -> dict[str, float]:
     """A prompt beside one that goes on, then a chunk and a token."""
     library = importlib.import_module("vllm.v1.attention.backend")
     backend = importlib.import_module("vllm.v1.attention.backends.registry").AttentionBackendEnum.CUSTOM.get_class()
     assert backend is names["PagesBackend"]
     layer = backend.get_impl_cls()(2 * H, D, D**-0.5, H, None, 6)
     builder = backend.get_builder_cls()(None, ["layer"], None, "cpu")
-    cache = torch.full(backend.get_kv_cache_shape(6, 4, H, D), math.nan)
+    # what layers leave to it
+    assert backend.forward_includes_kv_cache_update
     pages = torch.tensor([[3, 1, 0], [5, 2, 4]], dtype=torch.int32)
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, T, heads, D) for heads in (2 * H, H, H))
@@ -208,7 +229,9 @@ def serve_pages(names: dict[str, Any]) -> dict[str, float]:
         slots = [int(pages[b, i // 4]) * 4 + i % 4 for b, r in enumerate(rows) for i in r]
         batch = library.CommonAttentionMetadata(
             query_start_loc=torch.tensor([0, new[0], sum(new)], dtype=torch.int32),
+            query_start_loc_cpu=torch.tensor([0, new[0], sum(new)], dtype=torch.int32),
             seq_lens=torch.tensor(lengths, dtype=torch.int32),
+            num_reqs=len(new),
             num_actual_tokens=sum(new),
             max_query_len=max(new),
             max_seq_len=max(lengths),
@@ -252,10 +275,46 @@ def see_near_patches(names: dict[str, Any]) -> dict[str, float]:
     return apart([*passes(swapped, x), *found[0]], [*expected, *found[1]])
 
 
+def near_pixels(width: int, height: int) -> torch.Tensor:
+    """What is added to scores (B, T, T): nothing for pixels at most two rows and columns away, else -inf."""
+    place = torch.stack(torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij"), -1).view(-1, 2)
+    shown = (place[:, None] - place).abs().amax(-1) <= 2
+    return torch.zeros(shown.shape).masked_fill(~shown, -math.inf).expand(B, -1, -1)
+
+
+def see_near_pixels(names: dict[str, Any]) -> dict[str, float]:
+    """A layer of images beside one that looks at a text; an image, and a square one as a row of tokens."""
+    torch.manual_seed(0)
+    library = importlib.import_module("diffusers.models.attention_processor")
+    more = {"bias": True, "qk_norm": "layer_norm", "norm_num_groups": 2}
+    more |= {"residual_connection": True, "rescale_output_factor": 2.0}
+    layer = library.Attention(H * D, heads=H, dim_head=D, **more)
+    text = library.Attention(H * D, 8, heads=H, dim_head=D)
+    before = text.processor
+    image, tokens = torch.randn(B, H * D, 3, 5), torch.randn(B, 16, H * D)
+    masked = [(image, near_pixels(5, 3)), (tokens, near_pixels(4, 4))]
+    # a bias of all keys moves no weight: its gradient is noise
+    learned = [weight for name, weight in layer.named_parameters() if name != "norm_k.bias"]
+
+    def found(*, plain: bool) -> list[torch.Tensor]:
+        out = []
+        for x, mask in masked:
+            call = partial(layer, attention_mask=mask) if plain else layer
+            out += passes(call, x)
+            out += torch.autograd.grad(call(x).square().sum(), learned)
+        return out
+
+    expected = found(plain=True)
+    names["see_near_pixels"](torch.nn.ModuleList([layer, text]))
+    assert text.processor is before
+    return apart(found(plain=False), expected)
+
+
 DOORS: dict[str, Callable[[dict[str, Any]], dict[str, float]]] = {
     "with_documents": with_documents,
     "PagesBackend": serve_pages,
     "see_near_patches": see_near_patches,
+    "see_near_pixels": see_near_pixels,
 }
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  260793925828673d
-#   text hash     8a364bea45f44b88
+#   content hash  e22938c3f75d990f
+#   text hash     01e7fcd0caabaa1d
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

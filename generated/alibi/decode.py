@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  260793925828673d
-#   text hash     3739aebb6bf4cdb8
+#   content hash  e22938c3f75d990f
+#   text hash     04892811529829a8
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  260793925828673d
-#   text hash     249d6206cd98c33f
+#   content hash  e22938c3f75d990f
+#   text hash     87150534607e4ebc
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

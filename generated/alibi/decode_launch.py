@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  260793925828673d
-#   text hash     d4c96923a041e77e
+#   content hash  e22938c3f75d990f
+#   text hash     db5b429604444f2c
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  260793925828673d
-#   text hash     1f883c72b865a1dc
+#   content hash  e22938c3f75d990f
+#   text hash     b994025c28f4b8a8
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

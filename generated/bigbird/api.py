@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7c0231da83d60c9a
-#   text hash     04a2e84b94c2771e
+#   content hash  5812bf2dbf9009de
+#   text hash     7239543843797d36
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7c0231da83d60c9a
-#   text hash     094f6873dcc1ba9d
+#   content hash  5812bf2dbf9009de
+#   text hash     51cac1c764fd6de8
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

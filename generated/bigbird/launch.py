@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7c0231da83d60c9a
-#   text hash     f8a15d7613f3ebc7
+#   content hash  5812bf2dbf9009de
+#   text hash     c782dd7428d6ce44
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7c0231da83d60c9a
-#   text hash     86163053ab444272
+#   content hash  5812bf2dbf9009de
+#   text hash     c1ce5db3abb4c7c2
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

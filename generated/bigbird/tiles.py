@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7c0231da83d60c9a
-#   text hash     0cdd188be342fb27
+#   content hash  5812bf2dbf9009de
+#   text hash     ba5fa774ff392447
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e09dffe1d352ce30
-#   text hash     c3206f20b046e00b
+#   content hash  783ca40c4b982f12
+#   text hash     3f555c966d90d4b3
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e09dffe1d352ce30
-#   text hash     dacbf770f448cb18
+#   content hash  783ca40c4b982f12
+#   text hash     9df3c9944b2e4006
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e09dffe1d352ce30
-#   text hash     eef70b5b11dedcc5
+#   content hash  783ca40c4b982f12
+#   text hash     521dff6fb420c5ec
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e09dffe1d352ce30
-#   text hash     011e0ba75c67467b
+#   content hash  783ca40c4b982f12
+#   text hash     cd653765bc61d94c
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7f4ee7b9b3fffc9f
-#   text hash     70d6ed65c03a483c
+#   content hash  ccc58350315989e9
+#   text hash     11db0e21d119c914
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

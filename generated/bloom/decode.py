@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7f4ee7b9b3fffc9f
-#   text hash     ef637fb9053ade8d
+#   content hash  ccc58350315989e9
+#   text hash     455ba9cd75d93ebb
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

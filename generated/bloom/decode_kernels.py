@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7f4ee7b9b3fffc9f
-#   text hash     35b5a178d8aafd96
+#   content hash  ccc58350315989e9
+#   text hash     7b11760362eb0835
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

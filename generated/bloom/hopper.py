@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7f4ee7b9b3fffc9f
-#   text hash     52411c3c9d97c7e4
+#   content hash  ccc58350315989e9
+#   text hash     2887fc88b74bff0e
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

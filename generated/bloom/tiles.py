@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7f4ee7b9b3fffc9f
-#   text hash     40615de4f3b19153
+#   content hash  ccc58350315989e9
+#   text hash     8cfaab69faa8f012
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

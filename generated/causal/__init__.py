@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d93061ef8c2dda0b
-#   text hash     2b3dc699a34bd466
+#   content hash  3c95b4209f60233c
+#   text hash     ae752fcc4686f3ef
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

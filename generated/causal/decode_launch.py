@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d93061ef8c2dda0b
-#   text hash     d56815e3bdb62f65
+#   content hash  3c95b4209f60233c
+#   text hash     a055726a7ef53b73
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d93061ef8c2dda0b
-#   text hash     46350089938fa0c8
+#   content hash  3c95b4209f60233c
+#   text hash     aed51547881749cd
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

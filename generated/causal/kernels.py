@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d93061ef8c2dda0b
-#   text hash     9f6ecba71d89efcf
+#   content hash  3c95b4209f60233c
+#   text hash     fc7076ddd88cb138
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d93061ef8c2dda0b
-#   text hash     e5df730a7d3d0457
+#   content hash  3c95b4209f60233c
+#   text hash     4d0d9f07d19532a8
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d93061ef8c2dda0b
-#   text hash     cf4ad68b168b8467
+#   content hash  3c95b4209f60233c
+#   text hash     8bedfe397489fb26
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  bb8d06f9180c0e7e
-#   text hash     71712bc7578490af
+#   content hash  9a1da15f341efd24
+#   text hash     58c3c74d9eec0663
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  bb8d06f9180c0e7e
-#   text hash     197e72ece66ca757
+#   content hash  9a1da15f341efd24
+#   text hash     be1c2eedcd22343d
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

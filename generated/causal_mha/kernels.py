@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  bb8d06f9180c0e7e
-#   text hash     0375696251c5e937
+#   content hash  9a1da15f341efd24
+#   text hash     7e1b3910dd036c91
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  bb8d06f9180c0e7e
-#   text hash     576a2baa384e0fc2
+#   content hash  9a1da15f341efd24
+#   text hash     677cabbb58b4c89a
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  bb8d06f9180c0e7e
-#   text hash     971c9151b5e0fd9e
+#   content hash  9a1da15f341efd24
+#   text hash     e907222e6e65de29
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c27203b80077e7d4
-#   text hash     d4661370c4ef6863
+#   content hash  1a7ccbd4b6c0e416
+#   text hash     dde6b52245c85fce
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c27203b80077e7d4
-#   text hash     d6b13fecfcd6f403
+#   content hash  1a7ccbd4b6c0e416
+#   text hash     1c697a32d4099683
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c27203b80077e7d4
-#   text hash     41539dccf3366fa5
+#   content hash  1a7ccbd4b6c0e416
+#   text hash     310ef2905035446d
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py gets."""
 

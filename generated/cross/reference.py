@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c27203b80077e7d4
-#   text hash     a8bc53c28ac53f8f
+#   content hash  1a7ccbd4b6c0e416
+#   text hash     0b6f42488f47b5fd
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c27203b80077e7d4
-#   text hash     98e623acaa9855f0
+#   content hash  1a7ccbd4b6c0e416
+#   text hash     1f60cfea383da14e
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0f4c3bffd74898d2
-#   text hash     5272982b83bc9e05
+#   content hash  629edcc093d44abd
+#   text hash     a75c56414b49dcfe
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0f4c3bffd74898d2
-#   text hash     6df58ca79a168c2f
+#   content hash  629edcc093d44abd
+#   text hash     f6c78a34d21a4f9f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0f4c3bffd74898d2
-#   text hash     39966f34e26df58b
+#   content hash  629edcc093d44abd
+#   text hash     fb2616f43d30a4ad
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0f4c3bffd74898d2
-#   text hash     70d5aa3a86c521e5
+#   content hash  629edcc093d44abd
+#   text hash     4f5d2bd5bbb7cffd
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

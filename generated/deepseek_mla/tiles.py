@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0f4c3bffd74898d2
-#   text hash     7869bc5c83c4c7f7
+#   content hash  629edcc093d44abd
+#   text hash     8445031c440c8e20
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

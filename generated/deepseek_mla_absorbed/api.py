@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  22bf4797d4b1c7f3
-#   text hash     d7c6503ec6702b70
+#   content hash  ff245676797c289c
+#   text hash     780a9c46e42f74d1
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

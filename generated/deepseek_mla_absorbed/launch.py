@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  22bf4797d4b1c7f3
-#   text hash     6ad66790972c0953
+#   content hash  ff245676797c289c
+#   text hash     b5d22cd60397bba4
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

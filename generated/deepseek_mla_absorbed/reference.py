@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  22bf4797d4b1c7f3
-#   text hash     f843d7aad5b6af13
+#   content hash  ff245676797c289c
+#   text hash     3b8bbb39c332daa8
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

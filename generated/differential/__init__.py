@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6651c869ed8c17cc
-#   text hash     2ed72766b0b0e3ab
+#   content hash  b7f2fb27814380cf
+#   text hash     ca88a9862ea347c8
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6651c869ed8c17cc
-#   text hash     6c85d5ed1d1252b6
+#   content hash  b7f2fb27814380cf
+#   text hash     591b358f825fdf08
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6651c869ed8c17cc
-#   text hash     82588ed5b3a652ae
+#   content hash  b7f2fb27814380cf
+#   text hash     29b77d2394856ab4
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6651c869ed8c17cc
-#   text hash     1569a5dade928707
+#   content hash  b7f2fb27814380cf
+#   text hash     4d196f7be8705082
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6651c869ed8c17cc
-#   text hash     a17e33d120d76b28
+#   content hash  b7f2fb27814380cf
+#   text hash     bb34c347ece14be6
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

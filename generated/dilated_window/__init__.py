@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  396c318ec3b84d83
-#   text hash     ad5858b8f331efb2
+#   content hash  e90ca6de1bbbf533
+#   text hash     977a85ae10e8aa0e
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  396c318ec3b84d83
-#   text hash     05fb1d3eb9f7ccf4
+#   content hash  e90ca6de1bbbf533
+#   text hash     75d9953ae6edc125
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  396c318ec3b84d83
-#   text hash     572bbaf4b7720148
+#   content hash  e90ca6de1bbbf533
+#   text hash     4244fa928ba146ea
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

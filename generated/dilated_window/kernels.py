@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  396c318ec3b84d83
-#   text hash     3dbea46ed5434e92
+#   content hash  e90ca6de1bbbf533
+#   text hash     f1f7074f3054e8b0
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

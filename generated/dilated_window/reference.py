@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  396c318ec3b84d83
-#   text hash     a202a9ac2372d350
+#   content hash  e90ca6de1bbbf533
+#   text hash     292ffbe31f8fa7b2
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  bd225787a6bcc41b
-#   text hash     10e142d3763d57bc
+#   content hash  f43ba1b43ba0bf0b
+#   text hash     fd8cc10c4250fdac
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  bd225787a6bcc41b
-#   text hash     5126fd826a78e15c
+#   content hash  f43ba1b43ba0bf0b
+#   text hash     f80d3c53586c9fa4
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  bd225787a6bcc41b
-#   text hash     4b664c5d816b85b7
+#   content hash  f43ba1b43ba0bf0b
+#   text hash     739475aad5d05729
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4d56fa88f8f192e4
-#   text hash     45f7a705bc75fed8
+#   content hash  aa823a8f13516323
+#   text hash     e3c0667e6f9cbc5c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4d56fa88f8f192e4
-#   text hash     2c3a479d5d29482f
+#   content hash  aa823a8f13516323
+#   text hash     26612e6919d3d096
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4d56fa88f8f192e4
-#   text hash     f9c68689b176f6c3
+#   content hash  aa823a8f13516323
+#   text hash     c50b780e3cf3476a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

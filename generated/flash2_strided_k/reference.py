@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4d56fa88f8f192e4
-#   text hash     1f543dc418071629
+#   content hash  aa823a8f13516323
+#   text hash     18448325f63f7b64
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

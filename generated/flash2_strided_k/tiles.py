@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4d56fa88f8f192e4
-#   text hash     125ac5d071d97ec3
+#   content hash  aa823a8f13516323
+#   text hash     e7a4d7355f61a4dd
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

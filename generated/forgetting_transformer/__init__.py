@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  399cf24b1076fdb9
-#   text hash     31d8814316cacaae
+#   content hash  0909bafdbff7be24
+#   text hash     57d2b4ce90e142f1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

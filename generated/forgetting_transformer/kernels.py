@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  399cf24b1076fdb9
-#   text hash     c06b7b21366d0257
+#   content hash  0909bafdbff7be24
+#   text hash     73b4506403ee1b74
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

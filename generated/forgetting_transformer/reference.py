@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  399cf24b1076fdb9
-#   text hash     f2229f7140c626e8
+#   content hash  0909bafdbff7be24
+#   text hash     459baacb47185059
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

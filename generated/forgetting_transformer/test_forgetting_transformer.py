@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  399cf24b1076fdb9
-#   text hash     32742dc2bb9d2a2c
+#   content hash  0909bafdbff7be24
+#   text hash     fd9cf29a6a7c130c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  399cf24b1076fdb9
-#   text hash     267aead6f84b2b54
+#   content hash  0909bafdbff7be24
+#   text hash     a472781e2833beaa
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  48db3c588c6ad1c0
-#   text hash     03e394407ab6c185
+#   content hash  9d566e16ea157b3f
+#   text hash     def71d7818f5036b
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  48db3c588c6ad1c0
-#   text hash     1f952889ac9779a2
+#   content hash  9d566e16ea157b3f
+#   text hash     bf0ee6a67ea926a0
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  48db3c588c6ad1c0
-#   text hash     4f93c0fbf8072dc3
+#   content hash  9d566e16ea157b3f
+#   text hash     bd28eae09d0135e0
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

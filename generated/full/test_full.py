@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  48db3c588c6ad1c0
-#   text hash     740a26c211c71a75
+#   content hash  9d566e16ea157b3f
+#   text hash     70556080fbfc913a
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

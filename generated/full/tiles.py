@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  48db3c588c6ad1c0
-#   text hash     2d87df62cb16946c
+#   content hash  9d566e16ea157b3f
+#   text hash     f9847df902d1654f
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  48db3c588c6ad1c0
-#   text hash     7cf48971d414e1b8
+#   content hash  9d566e16ea157b3f
+#   text hash     ec6d84bb2d0a0884
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

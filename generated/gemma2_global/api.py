@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d5e41d89ee99e554
-#   text hash     1b0f1ef12f0723c7
+#   content hash  3794f9aae060495b
+#   text hash     d48365593701cbab
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

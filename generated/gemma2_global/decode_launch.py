@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d5e41d89ee99e554
-#   text hash     1cd483c5d5d2c2b1
+#   content hash  3794f9aae060495b
+#   text hash     d5851b4bae3907ed
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d5e41d89ee99e554
-#   text hash     48d43f5a61bf95f2
+#   content hash  3794f9aae060495b
+#   text hash     ddffe9e6fb8b422c
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d5e41d89ee99e554
-#   text hash     6b836be995f63d81
+#   content hash  3794f9aae060495b
+#   text hash     a3828d6ec4dcb834
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

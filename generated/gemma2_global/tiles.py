@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d5e41d89ee99e554
-#   text hash     2a7e5f4a094c4423
+#   content hash  3794f9aae060495b
+#   text hash     b771d05ac7cdd2f7
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9620e0e2676daf3a
-#   text hash     e432b7a0abe4ad79
+#   content hash  f90383651f7c6e91
+#   text hash     5b504554ef763fcd
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

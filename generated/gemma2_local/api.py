@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9620e0e2676daf3a
-#   text hash     4ae81e332620a9f5
+#   content hash  f90383651f7c6e91
+#   text hash     9039686b37b5c6d8
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

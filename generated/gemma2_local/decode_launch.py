@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9620e0e2676daf3a
-#   text hash     9d96a0f1b53ab972
+#   content hash  f90383651f7c6e91
+#   text hash     2db19d2841ed34a3
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9620e0e2676daf3a
-#   text hash     e64138ecd7b8c391
+#   content hash  f90383651f7c6e91
+#   text hash     5d1726f070b2f9e1
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9620e0e2676daf3a
-#   text hash     30ba899cbb390c1d
+#   content hash  f90383651f7c6e91
+#   text hash     0157fe14d355a1ad
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2e9f87f01e89b1ec
-#   text hash     b0ace4ab7999a463
+#   content hash  5dacaf0fffaaa78f
+#   text hash     30b04bfcc8b86348
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

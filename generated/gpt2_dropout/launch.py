@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2e9f87f01e89b1ec
-#   text hash     03ee273cbb2e5d4a
+#   content hash  5dacaf0fffaaa78f
+#   text hash     eefb53a9199abb12
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

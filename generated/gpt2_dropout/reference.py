@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2e9f87f01e89b1ec
-#   text hash     a5431fc8c6a85d51
+#   content hash  5dacaf0fffaaa78f
+#   text hash     aba4600533cc0800
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2e9f87f01e89b1ec
-#   text hash     e929895b04cf3ab0
+#   content hash  5dacaf0fffaaa78f
+#   text hash     ec2a04aa83d4b72a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2e9f87f01e89b1ec
-#   text hash     6d949270e8beb1d8
+#   content hash  5dacaf0fffaaa78f
+#   text hash     ece2e95f94e938df
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

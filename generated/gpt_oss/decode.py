@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  370a2ea5c0a650bc
-#   text hash     5a60bf0432ba4b04
+#   content hash  fef0966edb65b106
+#   text hash     379d2a9076703f67
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

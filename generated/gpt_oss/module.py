@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  370a2ea5c0a650bc
-#   text hash     7a2c55fec7b6cca0
+#   content hash  fef0966edb65b106
+#   text hash     b2c0c3773260a0ed
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

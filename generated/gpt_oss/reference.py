@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  370a2ea5c0a650bc
-#   text hash     ac8b3abd139eaec8
+#   content hash  fef0966edb65b106
+#   text hash     6fd3a57b4f3965e9
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  370a2ea5c0a650bc
-#   text hash     a0d5c52ba1c1eca3
+#   content hash  fef0966edb65b106
+#   text hash     173596772b02d689
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  370a2ea5c0a650bc
-#   text hash     61b29167e4328bcb
+#   content hash  fef0966edb65b106
+#   text hash     1691afa074c4205a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0c97ba2e022ac7ae
-#   text hash     cf1529c7b6bc7074
+#   content hash  7c721ab369a1dbbb
+#   text hash     af6df9f7e9bb3fbc
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0c97ba2e022ac7ae
-#   text hash     3dff623ac11b926f
+#   content hash  7c721ab369a1dbbb
+#   text hash     482909a090316b02
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

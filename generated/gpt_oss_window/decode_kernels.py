@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0c97ba2e022ac7ae
-#   text hash     37e84e9fcfeccd19
+#   content hash  7c721ab369a1dbbb
+#   text hash     b956fb5a0a60ef0b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0c97ba2e022ac7ae
-#   text hash     d0372c79c7e57627
+#   content hash  7c721ab369a1dbbb
+#   text hash     a170bd2c06e347c0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

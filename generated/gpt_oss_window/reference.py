@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0c97ba2e022ac7ae
-#   text hash     3fde3f3df6dd7a43
+#   content hash  7c721ab369a1dbbb
+#   text hash     2619ce4cc69e03db
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

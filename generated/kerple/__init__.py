@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ecafc7c8280d9c24
-#   text hash     bd13b24075c238be
+#   content hash  c690c8746e7a7207
+#   text hash     55d824a43cc610a0
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

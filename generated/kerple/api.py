@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ecafc7c8280d9c24
-#   text hash     7fec84f7b4dbf393
+#   content hash  c690c8746e7a7207
+#   text hash     6b757a387f95ca4b
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ecafc7c8280d9c24
-#   text hash     937dc959f9960106
+#   content hash  c690c8746e7a7207
+#   text hash     8f7a815e66cb47a2
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

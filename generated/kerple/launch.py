@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ecafc7c8280d9c24
-#   text hash     0cfcab72879d618e
+#   content hash  c690c8746e7a7207
+#   text hash     4c49c82a42ca360f
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ecafc7c8280d9c24
-#   text hash     ee43fe5dbaf4db7d
+#   content hash  c690c8746e7a7207
+#   text hash     b76b6de04f1c53ce
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

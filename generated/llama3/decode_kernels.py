@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c347d8c01439e114
-#   text hash     fd3f0bb19c984a5f
+#   content hash  e6da9c4bf0b372f7
+#   text hash     91a91c277ac9fc27
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c347d8c01439e114
-#   text hash     c182b75872a7bf16
+#   content hash  e6da9c4bf0b372f7
+#   text hash     64d2f8c97447c85f
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c347d8c01439e114
-#   text hash     db86f7c7c2f92fd7
+#   content hash  e6da9c4bf0b372f7
+#   text hash     18e392b5e39a5375
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c347d8c01439e114
-#   text hash     08bcfa4e6a0a2fa9
+#   content hash  e6da9c4bf0b372f7
+#   text hash     778105567910ba35
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

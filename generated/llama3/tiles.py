@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c347d8c01439e114
-#   text hash     2f3d19ceed37b58d
+#   content hash  e6da9c4bf0b372f7
+#   text hash     28f99aaae4a7ae8b
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

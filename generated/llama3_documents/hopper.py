@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  fb11bcb098b12855
-#   text hash     181b6607bdba3a82
+#   content hash  6e1109e8d1d4f272
+#   text hash     9ee8699cc19b18d4
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  fb11bcb098b12855
-#   text hash     d22474253c56bd90
+#   content hash  6e1109e8d1d4f272
+#   text hash     e259a1731ec641dd
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  fb11bcb098b12855
-#   text hash     7ea0f8f33b44d96e
+#   content hash  6e1109e8d1d4f272
+#   text hash     c3016bade2dd8f7b
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  fb11bcb098b12855
-#   text hash     f996d2a023dc5f7f
+#   content hash  6e1109e8d1d4f272
+#   text hash     323521baa3f1d199
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  fb11bcb098b12855
-#   text hash     bb38a37c0b282482
+#   content hash  6e1109e8d1d4f272
+#   text hash     9590a2c59e466667
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9588db758fc4421b
-#   text hash     8db8e0e44dc6ade9
+#   content hash  8f09dc295dfb57aa
+#   text hash     67dd521f7863bbca
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

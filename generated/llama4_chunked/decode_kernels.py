@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9588db758fc4421b
-#   text hash     f61f9218bba65819
+#   content hash  8f09dc295dfb57aa
+#   text hash     899172d301ca8113
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9588db758fc4421b
-#   text hash     6b50b6c49b0ffc19
+#   content hash  8f09dc295dfb57aa
+#   text hash     8978c887cc81122c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

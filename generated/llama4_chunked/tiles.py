@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9588db758fc4421b
-#   text hash     409d1e7d276ec305
+#   content hash  8f09dc295dfb57aa
+#   text hash     230a3f1786795e2b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

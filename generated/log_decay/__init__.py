@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2fddc35b80111907
-#   text hash     dd4256f5198d25ec
+#   content hash  1ffcc903920ee803
+#   text hash     10fe5a968fa9231f
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2fddc35b80111907
-#   text hash     f845a51917f5c6ca
+#   content hash  1ffcc903920ee803
+#   text hash     cbc4945a5b28c384
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

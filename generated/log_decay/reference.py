@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2fddc35b80111907
-#   text hash     a467f5f942e98caa
+#   content hash  1ffcc903920ee803
+#   text hash     c178b9738a214973
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

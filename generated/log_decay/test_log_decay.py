@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2fddc35b80111907
-#   text hash     b4401e80d9f7c4f3
+#   content hash  1ffcc903920ee803
+#   text hash     2b7491c0c72c1937
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2fddc35b80111907
-#   text hash     4ca6183fefdb70d2
+#   content hash  1ffcc903920ee803
+#   text hash     fb3e5b5ca05ad1e1
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2215cf85ce82115a
-#   text hash     2d4aff9cc475a1b8
+#   content hash  f33ef21c64516a33
+#   text hash     3e3c9fbb360101d0
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2215cf85ce82115a
-#   text hash     0cdc1537f56347ce
+#   content hash  f33ef21c64516a33
+#   text hash     7051ca69e21b5f54
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

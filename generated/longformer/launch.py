@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2215cf85ce82115a
-#   text hash     a4276db1cedb7082
+#   content hash  f33ef21c64516a33
+#   text hash     eae5df8d864298cd
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

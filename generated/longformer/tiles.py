@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2215cf85ce82115a
-#   text hash     5939729a9f6c402f
+#   content hash  f33ef21c64516a33
+#   text hash     fd2c737a2a42be19
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

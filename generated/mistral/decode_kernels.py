@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  71ae87cbb299280d
-#   text hash     998db50462f6003f
+#   content hash  d6287cae81aadc0a
+#   text hash     9d1accb8f5b8f70c
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

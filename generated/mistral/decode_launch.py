@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  71ae87cbb299280d
-#   text hash     51350f4b67adb18f
+#   content hash  d6287cae81aadc0a
+#   text hash     eddb9b2f2a33968f
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

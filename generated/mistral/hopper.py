@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  71ae87cbb299280d
-#   text hash     fd3bdd6d100e72a4
+#   content hash  d6287cae81aadc0a
+#   text hash     4ae1efb27d3b7eb4
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

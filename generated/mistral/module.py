@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  71ae87cbb299280d
-#   text hash     2ed4be93188c1fe8
+#   content hash  d6287cae81aadc0a
+#   text hash     505a7c6d14b9b4fb
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  71ae87cbb299280d
-#   text hash     121760a7e3d581c7
+#   content hash  d6287cae81aadc0a
+#   text hash     701f023e07f54c64
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2f3c92ace29344ac
-#   text hash     ed1c4b7b42c30e96
+#   content hash  8aba1dd36bc31c27
+#   text hash     cb94f8f0e8d33d14
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

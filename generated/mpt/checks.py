@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/tests/checks.py.jinja
-#   content hash  ce5a45483a4b284e
-#   text hash     0902f95b8812b5c2
+#   content hash  7574a1a78f3bab63
+#   text hash     def451999f089a0c
 #   render with   attnforge render SPEC
 """What suites check and by which rule; what is a variant's own stands in the test file beside it.
 
@@ -764,14 +764,21 @@ class TestAnyVariant:
 
     @pytest.mark.skipif(not GPU, reason="needs a GPU")
     def test_cuda_graph(self, variant):
-        inputs = variant.make_inputs(variant.small)
-        attention(**inputs)
+        inputs, others = (variant.make_inputs(variant.small, seed=seed) for seed in range(2))
+        upstream = variant.upstream(inputs)
+        main, side = torch.cuda.current_stream(), torch.cuda.Stream()
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
+            variant.run(inputs, upstream=upstream)
+        main.wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            out = attention(**inputs)
-        inputs["q"].copy_(variant.make_inputs(variant.small, seed=1)["q"])
+            found = variant.run(inputs, upstream=upstream)
+        for name, x in inputs.items():
+            if isinstance(x, torch.Tensor):
+                x.copy_(others[name])
         graph.replay()
-        torch.testing.assert_close(out, attention(**inputs))
+        torch.testing.assert_close(found, variant.run(inputs, upstream=upstream))
 
     @pytest.mark.skipif(not GPU or torch.cuda.device_count() < 2, reason="needs two GPUs")
     def test_device_that_is_not_current(self, variant):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2f3c92ace29344ac
-#   text hash     89f950d4f2468206
+#   content hash  8aba1dd36bc31c27
+#   text hash     a4702a8683d36ad9
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2f3c92ace29344ac
-#   text hash     a0b9e8816b9b0351
+#   content hash  8aba1dd36bc31c27
+#   text hash     02a7e04255bb7cef
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2f3c92ace29344ac
-#   text hash     610b56958741a85c
+#   content hash  8aba1dd36bc31c27
+#   text hash     7820045e93a9332d
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

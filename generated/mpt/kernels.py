@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2f3c92ace29344ac
-#   text hash     60d398dc3419c8d3
+#   content hash  8aba1dd36bc31c27
+#   text hash     01ad307c07033a44
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

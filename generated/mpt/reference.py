@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2f3c92ace29344ac
-#   text hash     a81fc56e93695ce6
+#   content hash  8aba1dd36bc31c27
+#   text hash     33662e016b51b4c5
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

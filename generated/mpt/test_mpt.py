@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2f3c92ace29344ac
-#   text hash     702cb234af5512b6
+#   content hash  8aba1dd36bc31c27
+#   text hash     a47b3afa1315642e
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

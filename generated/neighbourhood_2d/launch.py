@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9d31e0b15a814b03
-#   text hash     3dfaa7d6f5a4184a
+#   content hash  d3a33c8478719ec9
+#   text hash     f63dfb73278687f1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

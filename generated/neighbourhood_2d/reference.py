@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9d31e0b15a814b03
-#   text hash     e2ac00a0a96ff599
+#   content hash  d3a33c8478719ec9
+#   text hash     3bb14b91c1986fb9
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  46a3a8e83b402c57
-#   text hash     e3b3fabb3ef9501b
+#   content hash  c556bcd781656ec1
+#   text hash     7ccaf19519885894
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

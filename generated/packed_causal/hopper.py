@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  46a3a8e83b402c57
-#   text hash     bd8ce3c95a78f24b
+#   content hash  c556bcd781656ec1
+#   text hash     5bc5c9578ab4b7f2
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  46a3a8e83b402c57
-#   text hash     65ad9cdc77368554
+#   content hash  c556bcd781656ec1
+#   text hash     9be300ab55386987
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  46a3a8e83b402c57
-#   text hash     7d4e72faf933e325
+#   content hash  c556bcd781656ec1
+#   text hash     4d03732fd3535142
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

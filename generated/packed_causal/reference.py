@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  46a3a8e83b402c57
-#   text hash     ab60b0d495d2d6f9
+#   content hash  c556bcd781656ec1
+#   text hash     76746ba7f39ef988
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

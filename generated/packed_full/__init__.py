@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c6c67effd0fb0f3d
-#   text hash     7038b083f7f18304
+#   content hash  ddcc1c604a26084d
+#   text hash     9ee3083a6cc3c479
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

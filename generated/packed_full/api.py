@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c6c67effd0fb0f3d
-#   text hash     17b58fca687a692d
+#   content hash  ddcc1c604a26084d
+#   text hash     9faebbe5d4ef9134
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c6c67effd0fb0f3d
-#   text hash     f613733d3507c9ca
+#   content hash  ddcc1c604a26084d
+#   text hash     220cf9cd4420f0f0
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c6c67effd0fb0f3d
-#   text hash     501c2e89409f25fc
+#   content hash  ddcc1c604a26084d
+#   text hash     f893309df381c097
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c6c67effd0fb0f3d
-#   text hash     a39227882eebf86e
+#   content hash  ddcc1c604a26084d
+#   text hash     629f18465ac98c4e
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

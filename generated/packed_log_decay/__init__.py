@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  73c24b741bae5c0f
-#   text hash     b7e4fd1c570807b6
+#   content hash  db37c5a4a8d324c9
+#   text hash     b170cd0db6f7d651
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

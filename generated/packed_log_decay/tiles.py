@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  73c24b741bae5c0f
-#   text hash     9db432a9010058d0
+#   content hash  db37c5a4a8d324c9
+#   text hash     2444a6d465119e4e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  30100927a948022f
-#   text hash     2a7bc6804eed6db9
+#   content hash  d847cf57db1b8dd4
+#   text hash     7f4756d4bf0f1f60
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  30100927a948022f
-#   text hash     2acc69797a58d93b
+#   content hash  d847cf57db1b8dd4
+#   text hash     add62d647b792b6c
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  30100927a948022f
-#   text hash     b2bcc8c61b0accb4
+#   content hash  d847cf57db1b8dd4
+#   text hash     a17a15ba7f43af90
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

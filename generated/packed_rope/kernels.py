@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  30100927a948022f
-#   text hash     208f1fae068a513d
+#   content hash  d847cf57db1b8dd4
+#   text hash     36d5b9c5a97be28e
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

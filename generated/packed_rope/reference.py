@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  30100927a948022f
-#   text hash     a82f0cc0009a064c
+#   content hash  d847cf57db1b8dd4
+#   text hash     f9e07988a04b123c
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

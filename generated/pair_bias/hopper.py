@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e6cfe4cb82bd61ca
-#   text hash     0f23e7b123781a87
+#   content hash  1564ab3ca3a52a9d
+#   text hash     74b3148f90013211
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

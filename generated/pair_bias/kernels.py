@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e6cfe4cb82bd61ca
-#   text hash     d26461bbd5167ee8
+#   content hash  1564ab3ca3a52a9d
+#   text hash     30044e00df914b27
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

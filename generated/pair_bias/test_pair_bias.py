@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e6cfe4cb82bd61ca
-#   text hash     8bedf6a613c23d5c
+#   content hash  1564ab3ca3a52a9d
+#   text hash     9799e57242d66e1a
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e6cfe4cb82bd61ca
-#   text hash     e365c8b07f43b1c6
+#   content hash  1564ab3ca3a52a9d
+#   text hash     7f200ea74119b06e
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e6cfe4cb82bd61ca
-#   text hash     6fce6e8294644ee3
+#   content hash  1564ab3ca3a52a9d
+#   text hash     129a69fcfd9c00b2
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

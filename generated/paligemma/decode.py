@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  78027e76e048f314
-#   text hash     d5882f1a15302e10
+#   content hash  0177699593d6e0a4
+#   text hash     93ff784e9cf00f54
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  78027e76e048f314
-#   text hash     2f76dd18f0c4c177
+#   content hash  0177699593d6e0a4
+#   text hash     58e1011013b4376a
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

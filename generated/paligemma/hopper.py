@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  78027e76e048f314
-#   text hash     d408e3f39efb1956
+#   content hash  0177699593d6e0a4
+#   text hash     8bad0a9f4dc5bba9
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

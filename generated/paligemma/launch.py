@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  78027e76e048f314
-#   text hash     6e793d79539d5a25
+#   content hash  0177699593d6e0a4
+#   text hash     ab7447da7f5f2918
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  78027e76e048f314
-#   text hash     c24dfba69c4561e6
+#   content hash  0177699593d6e0a4
+#   text hash     dc0ebcafe946f5a5
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  fa855f9546c09b65
-#   text hash     ac2334c5f68cdc05
+#   content hash  ba88965a59ce341b
+#   text hash     9ad8e1385d57ed38
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  fa855f9546c09b65
-#   text hash     5366fea041eae73a
+#   content hash  ba88965a59ce341b
+#   text hash     b53ad1f1e53e7659
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py gets."""
 

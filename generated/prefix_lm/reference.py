@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  fa855f9546c09b65
-#   text hash     32777838bbc9281c
+#   content hash  ba88965a59ce341b
+#   text hash     be4c1216af2d16aa
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  fa855f9546c09b65
-#   text hash     bc056a3339f1dc8f
+#   content hash  ba88965a59ce341b
+#   text hash     217ee6a00956816c
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

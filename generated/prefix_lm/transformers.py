@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  fa855f9546c09b65
-#   text hash     729c6cd1fe0fba4b
+#   content hash  ba88965a59ce341b
+#   text hash     a381ec83deda5655
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  962d39c26ed0b98e
-#   text hash     cf71276646d736b2
+#   content hash  ddfb6d2028a1cf81
+#   text hash     74d05cc7125e285f
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

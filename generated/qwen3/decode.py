@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  962d39c26ed0b98e
-#   text hash     1385a9f07a236186
+#   content hash  ddfb6d2028a1cf81
+#   text hash     7ccb502d5bd8f335
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  962d39c26ed0b98e
-#   text hash     eb437286d6f9c27b
+#   content hash  ddfb6d2028a1cf81
+#   text hash     b0d8218224f47dce
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

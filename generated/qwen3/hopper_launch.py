@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  962d39c26ed0b98e
-#   text hash     20659f7f9127ede0
+#   content hash  ddfb6d2028a1cf81
+#   text hash     c9308f75b82b4551
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py gets."""
 

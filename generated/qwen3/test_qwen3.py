@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  962d39c26ed0b98e
-#   text hash     e0442d6d4662c42d
+#   content hash  ddfb6d2028a1cf81
+#   text hash     f265d8e488279bb6
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a7e47714e63de55a
-#   text hash     e3a90a7188d12d74
+#   content hash  8a13ff0358a6d4d4
+#   text hash     00f753578e1a3fa6
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a7e47714e63de55a
-#   text hash     0dab79f0987b2ace
+#   content hash  8a13ff0358a6d4d4
+#   text hash     e13e9f176c77c6cd
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a7e47714e63de55a
-#   text hash     8ff5f2df4ee1aba6
+#   content hash  8a13ff0358a6d4d4
+#   text hash     dad8f966d4ec80e1
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a7e47714e63de55a
-#   text hash     6c254e97db5ee721
+#   content hash  8a13ff0358a6d4d4
+#   text hash     f0f3e6770106900b
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a7e47714e63de55a
-#   text hash     d9077ff9952f3da8
+#   content hash  8a13ff0358a6d4d4
+#   text hash     916c7cf59866600a
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  825c3ac96e8cc5bb
-#   text hash     8e99850e31be9c74
+#   content hash  ded38e0cafb0c6fb
+#   text hash     a311c7ea4f023d6d
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

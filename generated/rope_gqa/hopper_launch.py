@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  825c3ac96e8cc5bb
-#   text hash     074af58da0e96055
+#   content hash  ded38e0cafb0c6fb
+#   text hash     b68063b1ea8343e1
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py gets."""
 

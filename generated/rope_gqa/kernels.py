@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  825c3ac96e8cc5bb
-#   text hash     98c0d7ed2ddfb822
+#   content hash  ded38e0cafb0c6fb
+#   text hash     6573ee0b649d20b2
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  825c3ac96e8cc5bb
-#   text hash     7696c63df833e99f
+#   content hash  ded38e0cafb0c6fb
+#   text hash     de1fb1356cc761bd
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

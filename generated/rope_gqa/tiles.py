@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  825c3ac96e8cc5bb
-#   text hash     9dfa8a0d562df67c
+#   content hash  ded38e0cafb0c6fb
+#   text hash     a96d95a66a08e385
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

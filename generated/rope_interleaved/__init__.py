@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1938eee90522b1f6
-#   text hash     3e509dc415df3eb3
+#   content hash  c85d92f2162bba1b
+#   text hash     a112f19352ebf9cd
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1938eee90522b1f6
-#   text hash     b86b70cfb4d6f564
+#   content hash  c85d92f2162bba1b
+#   text hash     ed73cd9fee14a3ba
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1938eee90522b1f6
-#   text hash     ea93a63559e02c7c
+#   content hash  c85d92f2162bba1b
+#   text hash     0a30c9ce08864dbe
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

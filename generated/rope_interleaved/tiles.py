@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1938eee90522b1f6
-#   text hash     946e7648d069f0c6
+#   content hash  c85d92f2162bba1b
+#   text hash     4330f1d073eb1558
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  bfb58a1a8f773d7d
-#   text hash     e62a7eafd5346fe3
+#   content hash  4c0e7ac025739dd2
+#   text hash     7201640fa18ad125
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

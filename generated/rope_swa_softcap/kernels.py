@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  bfb58a1a8f773d7d
-#   text hash     b1ae9694de556139
+#   content hash  4c0e7ac025739dd2
+#   text hash     142774c32e8def66
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  bfb58a1a8f773d7d
-#   text hash     54f5cfe4a75f8ba8
+#   content hash  4c0e7ac025739dd2
+#   text hash     359a6855e5859c1f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  bfb58a1a8f773d7d
-#   text hash     dd0787dbc1a1b2b2
+#   content hash  4c0e7ac025739dd2
+#   text hash     2fde8d89dbc7257e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  70039f710e2f6424
-#   text hash     123a4e0ba30e3426
+#   content hash  f443d01ceca9732a
+#   text hash     2c240f027249ce33
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

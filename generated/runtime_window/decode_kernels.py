@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  70039f710e2f6424
-#   text hash     44d34226e35cec4f
+#   content hash  f443d01ceca9732a
+#   text hash     d4e8c238f5f9edeb
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  70039f710e2f6424
-#   text hash     dbca023c1a067644
+#   content hash  f443d01ceca9732a
+#   text hash     b01c1d586ae155f0
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  70039f710e2f6424
-#   text hash     aa38c06563ae508b
+#   content hash  f443d01ceca9732a
+#   text hash     14fa59ed9809d510
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

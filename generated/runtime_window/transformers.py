@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  70039f710e2f6424
-#   text hash     81f58c4aa386a4a7
+#   content hash  f443d01ceca9732a
+#   text hash     925b0f60521c21a1
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0af84c27838c0d76
-#   text hash     50a817e37c79c3f2
+#   content hash  a0b793fc42b93b27
+#   text hash     93cbe1a5bbf8a626
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

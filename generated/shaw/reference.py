@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0af84c27838c0d76
-#   text hash     c1bdf29b547828c3
+#   content hash  a0b793fc42b93b27
+#   text hash     6a936754a939147e
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0af84c27838c0d76
-#   text hash     9779d6cc84e2caf3
+#   content hash  a0b793fc42b93b27
+#   text hash     7007a3b6d3630d24
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0af84c27838c0d76
-#   text hash     e58521685a34cb31
+#   content hash  a0b793fc42b93b27
+#   text hash     71a041061e84a4ee
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7da4cdea7e3da7ae
-#   text hash     a96281a6f5e60899
+#   content hash  52494e0e3305275d
+#   text hash     9fe5a86726a4dd28
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

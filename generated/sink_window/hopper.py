@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7da4cdea7e3da7ae
-#   text hash     0efe43a4dc2f9aa6
+#   content hash  52494e0e3305275d
+#   text hash     89179886b11a54dd
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7da4cdea7e3da7ae
-#   text hash     d5a0d6a29ef99c65
+#   content hash  52494e0e3305275d
+#   text hash     dea0dd416688c90e
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7da4cdea7e3da7ae
-#   text hash     0838d400e0169f97
+#   content hash  52494e0e3305275d
+#   text hash     72f9eb5527098975
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

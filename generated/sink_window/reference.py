@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7da4cdea7e3da7ae
-#   text hash     544d3ab36f9fe1c9
+#   content hash  52494e0e3305275d
+#   text hash     02ab97aaf37ed581
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

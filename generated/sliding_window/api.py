@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  084313131fce8e96
-#   text hash     d4f945e461c04c62
+#   content hash  e7103c56c9451b10
+#   text hash     fedf4decf805a7df
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  084313131fce8e96
-#   text hash     629079ee92ce6f4d
+#   content hash  e7103c56c9451b10
+#   text hash     ad25af8e7b65b370
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  084313131fce8e96
-#   text hash     9c737c1d3cf0922f
+#   content hash  e7103c56c9451b10
+#   text hash     71dc9b55d0ad3f53
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

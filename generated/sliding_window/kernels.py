@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  084313131fce8e96
-#   text hash     3151d337b0c8c685
+#   content hash  e7103c56c9451b10
+#   text hash     65e262e92ef17424
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

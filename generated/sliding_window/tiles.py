@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  084313131fce8e96
-#   text hash     eafb26ebb7be0e02
+#   content hash  e7103c56c9451b10
+#   text hash     0f757b332f35df02
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

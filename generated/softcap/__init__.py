@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3e28c86401289c26
-#   text hash     072da6eb000c0529
+#   content hash  d0274a58de21af11
+#   text hash     334e5aa1afc2b9ff
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3e28c86401289c26
-#   text hash     83830277e86f4fe6
+#   content hash  d0274a58de21af11
+#   text hash     9c9c3f86d97f5949
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

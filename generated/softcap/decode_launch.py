@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3e28c86401289c26
-#   text hash     c798288a702d3260
+#   content hash  d0274a58de21af11
+#   text hash     3d5bacc7d3c5ab48
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

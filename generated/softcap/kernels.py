@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3e28c86401289c26
-#   text hash     b1e1061f893c70d8
+#   content hash  d0274a58de21af11
+#   text hash     a19eb8560bbcd730
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

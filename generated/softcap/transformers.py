@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3e28c86401289c26
-#   text hash     29829f9b5d66f4b2
+#   content hash  d0274a58de21af11
+#   text hash     880f93588ecc4ac7
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

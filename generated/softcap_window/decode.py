@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  482e4eb21292b29a
-#   text hash     eddabece5b4882e5
+#   content hash  4b0281629ca735f7
+#   text hash     e87312fbac7d258a
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

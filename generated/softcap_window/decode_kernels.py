@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  482e4eb21292b29a
-#   text hash     e131f5c97361189a
+#   content hash  4b0281629ca735f7
+#   text hash     537a17f7a9700bd7
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

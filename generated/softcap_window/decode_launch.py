@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  482e4eb21292b29a
-#   text hash     f87574345e9becde
+#   content hash  4b0281629ca735f7
+#   text hash     8637fb6226b4d4da
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

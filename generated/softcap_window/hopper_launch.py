@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  482e4eb21292b29a
-#   text hash     cf79ebb783b888d1
+#   content hash  4b0281629ca735f7
+#   text hash     09610a728925516c
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

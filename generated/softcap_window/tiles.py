@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  482e4eb21292b29a
-#   text hash     69996f8860475c39
+#   content hash  4b0281629ca735f7
+#   text hash     9ab4b273f2a1d3f7
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

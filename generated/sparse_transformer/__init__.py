@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  78299cab87471c63
-#   text hash     d83cfb64daf55746
+#   content hash  9b53f42b9ec10151
+#   text hash     b06d23ff8a927872
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  78299cab87471c63
-#   text hash     19fa17aba7ef58c0
+#   content hash  9b53f42b9ec10151
+#   text hash     0d79e681bc6c0036
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

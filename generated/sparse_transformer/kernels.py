@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  78299cab87471c63
-#   text hash     07647b69a6f489d5
+#   content hash  9b53f42b9ec10151
+#   text hash     cd06bc4b85e60926
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

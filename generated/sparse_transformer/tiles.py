@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  78299cab87471c63
-#   text hash     0e167cba58364711
+#   content hash  9b53f42b9ec10151
+#   text hash     4c96936b288feaf1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ab2797d27cf98b8d
-#   text hash     71fa2af1ba30dbd6
+#   content hash  46dec55893e3d950
+#   text hash     df59c1b380daa556
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

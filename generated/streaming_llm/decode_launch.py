@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ab2797d27cf98b8d
-#   text hash     add71204c48194d8
+#   content hash  46dec55893e3d950
+#   text hash     7e5a8ff8e83dc9b3
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

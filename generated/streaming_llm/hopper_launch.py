@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ab2797d27cf98b8d
-#   text hash     e4939194bf7f20f0
+#   content hash  46dec55893e3d950
+#   text hash     9ca61d288618e609
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ab2797d27cf98b8d
-#   text hash     782c3540759eb5c9
+#   content hash  46dec55893e3d950
+#   text hash     67fe5410bcb01ab8
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  bdd53bb5fd2d22d9
-#   text hash     3d74611bf78e1283
+#   content hash  8eb89c0e7c696fa0
+#   text hash     efc89b7422743a8a
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  bdd53bb5fd2d22d9
-#   text hash     8ab891bff68ad61a
+#   content hash  8eb89c0e7c696fa0
+#   text hash     9bcf7a0d5a125716
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  bdd53bb5fd2d22d9
-#   text hash     d43e3f3b981d6d2e
+#   content hash  8eb89c0e7c696fa0
+#   text hash     4c7387504f7f0106
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  bdd53bb5fd2d22d9
-#   text hash     dc4fa9538526c5e5
+#   content hash  8eb89c0e7c696fa0
+#   text hash     d98c964e17120898
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  bdd53bb5fd2d22d9
-#   text hash     79a8a9a374c3c153
+#   content hash  8eb89c0e7c696fa0
+#   text hash     6c9c6d8df4497587
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

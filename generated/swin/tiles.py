@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  bdd53bb5fd2d22d9
-#   text hash     08dea7bb1a95eece
+#   content hash  8eb89c0e7c696fa0
+#   text hash     c0db55795c94a791
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3f2eaeeeb80b6c94
-#   text hash     f23977bf3777b482
+#   content hash  e5a34cecff52dcb0
+#   text hash     4143c382359af9c5
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3f2eaeeeb80b6c94
-#   text hash     6582ae46d7ab7a0d
+#   content hash  e5a34cecff52dcb0
+#   text hash     6ad25ac0da9b5fb3
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

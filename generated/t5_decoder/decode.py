@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3f2eaeeeb80b6c94
-#   text hash     e2b5cb73d7ebd88f
+#   content hash  e5a34cecff52dcb0
+#   text hash     d7872127d1e28c9a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

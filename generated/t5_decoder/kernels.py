@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3f2eaeeeb80b6c94
-#   text hash     39ca1702eedb55d7
+#   content hash  e5a34cecff52dcb0
+#   text hash     5c7a67f3e3503091
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

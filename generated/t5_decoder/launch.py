@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3f2eaeeeb80b6c94
-#   text hash     2022b97c49b5a3aa
+#   content hash  e5a34cecff52dcb0
+#   text hash     d9aab6c6a41ef122
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  dc3ca23d871ef10d
-#   text hash     26337e209bf6050b
+#   content hash  403ae79b6a8aa19f
+#   text hash     32aea990156fbdbd
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  dc3ca23d871ef10d
-#   text hash     c15783b9eb223620
+#   content hash  403ae79b6a8aa19f
+#   text hash     1ab11440fae4f3d2
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

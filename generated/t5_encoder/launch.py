@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  dc3ca23d871ef10d
-#   text hash     e903368348962b8c
+#   content hash  403ae79b6a8aa19f
+#   text hash     cb4cfca7ea57cb3a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

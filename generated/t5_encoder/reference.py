@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  dc3ca23d871ef10d
-#   text hash     8d9e832091a16fd6
+#   content hash  403ae79b6a8aa19f
+#   text hash     0a1f00a90c29f096
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

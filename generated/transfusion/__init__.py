@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9aac3a31cd0e7d61
-#   text hash     7a81289200a0d0df
+#   content hash  2086f95c14d5f853
+#   text hash     0421a3bd52cf19cd
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

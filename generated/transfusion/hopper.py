@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9aac3a31cd0e7d61
-#   text hash     afb26bb886c5ead0
+#   content hash  2086f95c14d5f853
+#   text hash     0df9fd40d796bb1e
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9aac3a31cd0e7d61
-#   text hash     37abbe7ace0a12eb
+#   content hash  2086f95c14d5f853
+#   text hash     3c1bc9f1eb1ced53
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

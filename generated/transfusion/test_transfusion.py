@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9aac3a31cd0e7d61
-#   text hash     34eaa1c2af330be6
+#   content hash  2086f95c14d5f853
+#   text hash     2b57ce0e43a0f62a
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9aac3a31cd0e7d61
-#   text hash     ea36654c36a95c5e
+#   content hash  2086f95c14d5f853
+#   text hash     2c3d29eb3037d9e0
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e364f51fa98925bf
-#   text hash     0c703058f0ea5d27
+#   content hash  37858bcf912127a9
+#   text hash     c6da5b77047cdf6b
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e364f51fa98925bf
-#   text hash     a05c4942c3f6ce1f
+#   content hash  37858bcf912127a9
+#   text hash     77ab1705c12ca1f5
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e364f51fa98925bf
-#   text hash     7ae70370c8f43d5e
+#   content hash  37858bcf912127a9
+#   text hash     22b9208f56f56f17
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

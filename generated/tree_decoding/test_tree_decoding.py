@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e364f51fa98925bf
-#   text hash     81c51be9e4d81d17
+#   content hash  37858bcf912127a9
+#   text hash     6f395cddd0f5fa7f
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

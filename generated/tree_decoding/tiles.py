@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e364f51fa98925bf
-#   text hash     451bc9707ce68f76
+#   content hash  37858bcf912127a9
+#   text hash     aecb735d895a8803
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

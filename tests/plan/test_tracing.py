@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import io
+import os
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -68,6 +71,11 @@ def numbers(*values: int) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.int32)
 
 
+def padded(module: ModuleType) -> Call:
+    """A call of six rows whose entries are padded at either side."""
+    return make(module, 6) | {"k_starts": numbers(2, 0), "k_lens": numbers(6, 4), "q_start": numbers(-2, 0)}
+
+
 def gradients(function: Callable[..., Any], call: Call) -> Tensors:
     """What a call gives, and the gradients of what learns."""
     learned = {name: x for name, x in call.items() if isinstance(x, torch.Tensor) and x.requires_grad}
@@ -105,8 +113,7 @@ def test_operators_pass_all_checks_of_pytorch(
         assert not any(x.isnan().any() for x in found), "memory that nobody wrote"
         return found
 
-    padded = {"k_starts": numbers(2, 0), "k_lens": numbers(6, 4), "q_start": numbers(-2, 0)}
-    call = make(module, 6, "contiguous") | padded if layout == "padded" else make(module, 6, layout)
+    call = padded(module) if layout == "padded" else make(module, 6, layout)
     monkeypatch.setattr(operator, "__call__", noted)
     torch.use_deterministic_algorithms(True)
     try:
@@ -133,21 +140,89 @@ def test_changing_lengths_compile_at_most_twice(name: str, dynamic: bool | None,
     assert counted.frame_count <= 2
 
 
-def test_export_round_trip(causal: Callable[..., torch.Tensor]) -> None:
-    class Layer(torch.nn.Module):
-        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-            return causal(q, k, v)
+class Layer(torch.nn.Module):
+    """Attention as a module, which is what can be exported."""
 
-    tokens = torch.export.Dim("tokens", min=2, max=512)
-    exported = torch.export.export(Layer(), tuple(operands()), dynamic_shapes=({1: tokens},) * 3)
-    file = io.BytesIO()
-    torch.export.save(exported, file)
-    file.seek(0)
-    loaded = torch.export.load(file).run_decompositions()
+    def __init__(self, attention: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, *given: torch.Tensor, **more: Any) -> torch.Tensor:
+        """What attention gives."""
+        return self.attention(*given, **more)
+
+
+def exported(attention: Callable[..., torch.Tensor]) -> torch.export.ExportedProgram:
+    """A program for any length."""
+    tokens, given = torch.export.Dim("tokens", min=2, max=512), tuple(operands(learned=False))
+    return torch.export.export(Layer(attention), given, dynamic_shapes={"given": ({1: tokens},) * 3})
+
+
+def test_export_round_trip(causal: Callable[..., torch.Tensor], tmp_path: Path) -> None:
+    torch.export.save(exported(causal), tmp_path / "causal.pt2")
+    loaded = torch.export.load(tmp_path / "causal.pt2").run_decompositions()
     called = [str(node.target) for node in loaded.graph.nodes if "attnforge" in str(node.target)]
     assert called == ["attnforge.tracing__causal_launch_attend.default"]
     longer = operands(23)
     assert torch.equal(loaded.module()(*longer), causal(*longer))
+
+
+@pytest.mark.parametrize(("name", "entries"), [*((name, False) for name in SPECS), ("causal", True), ("learned", True)])
+def test_saved_programs_have_gradients(name: str, entries: bool, suites: dict[str, ModuleType], tmp_path: Path) -> None:
+    attention, call = suites[name].checks.attention, padded(suites[name]) if entries else make(suites[name], 6)
+    torch.export.save(torch.export.export(Layer(attention), (), kwargs=call), tmp_path / "saved.pt2")
+    loaded = torch.export.load(tmp_path / "saved.pt2").module()
+    torch.testing.assert_close(gradients(loaded, call), gradients(attention, call))
+
+
+# a process of its own: what it is told before a package is imported, then what programs give
+ELSEWHERE = """
+import sys
+
+import torch
+
+load = {"exported": lambda file: torch.export.load(file).module(), "aoti": torch._inductor.aoti_load_package}
+refused = {}
+for name, file in zip(load, sys.argv[1:]):
+    try:
+        load[name](file)
+    except RuntimeError as error:
+        refused[name] = str(error)
+import tracing_causal.launch
+
+given = torch.load("operands.pt")
+torch.save((refused, [load[name](file)(*given) for name, file in zip(load, sys.argv[1:])]), "found.pt")
+"""
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs a compiler of C++")
+def test_programs_run_where_the_package_is_imported(causal: Callable[..., torch.Tensor], tmp_path: Path) -> None:
+    program, given = exported(causal), operands(23, learned=False)
+    files = [str(tmp_path / "exported.pt2"), str(tmp_path / "aoti.pt2")]
+    torch.export.save(program, files[0])
+    torch._inductor.aoti_compile_and_package(program, package_path=files[1])
+    torch.save(given, tmp_path / "operands.pt")
+    folder = Path(str(sys.modules["tracing_causal"].__file__)).parents[1]
+    command, env = [sys.executable, "-c", ELSEWHERE, *files], os.environ | {"PYTHONPATH": str(folder)}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    refused, found = torch.load(tmp_path / "found.pt")
+    assert "failed to resolve torch.ops.attnforge.tracing__causal_launch_attend.default" in done.stderr
+    assert refused["aoti"] == "Could not find schema for attnforge::tracing__causal_launch_attend."
+    for out in found:
+        torch.testing.assert_close(out, causal(*given))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("name", SPECS)
+def test_checkpoints_make_the_same_gradients(name: str, reentrant: bool, suites: dict[str, ModuleType]) -> None:
+    call, attention = make(suites[name], 9), suites[name].checks.attention
+    wanted = gradients(attention, call)
+    # the kind that runs all again takes gradients by `backward` alone
+    checkpoint(lambda q: attention(**call | {"q": q}), call["q"], use_reentrant=reentrant).square().sum().backward()
+    learned = [name for name in wanted if name != "out"]
+    assert set(learned) >= {"q", "k", "v"}
+    torch.testing.assert_close({name: call[name].grad for name in learned}, {name: wanted[name] for name in learned})
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -187,7 +262,7 @@ def test_checkpointing_saves_what_a_policy_names(
 
 def test_the_policy_of_the_docs_keeps_attention(causal: Callable[..., torch.Tensor]) -> None:
     page = (Path(__file__).parents[2] / "docs" / "compile.md").read_text(encoding="utf-8")
-    (text,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (text,) = re.findall(r"^```python\n(from functools.*?)^```$", page, re.MULTILINE | re.DOTALL)
     text = text.replace("import generated.causal.launch", "").replace("generated_causal", "tracing__causal")
     x = torch.randn(1, 9, 1, 16, requires_grad=True)
     names: Call = {"block": lambda x: causal(x, x, x), "x": x}

@@ -55,6 +55,18 @@ def test_what_the_docs_show_runs(place: Path, capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out.splitlines()[-2] == f"Its code lies in {next(place.iterdir()) / 'near'}."
 
 
+def test_what_a_spec_exports_is_imported_once_it_is_asked_for(place: Path) -> None:
+    module = attnforge.build(f"{TEXT}exports: [decode, module]\n")
+    assert f"{module.__name__}.decode" not in sys.modules
+    assert module.decode is sys.modules[f"{module.__name__}.decode"]
+    layer = module.module.Attention(16, num_heads=1)
+    assert layer(torch.randn(1, 5, 16)).shape == (1, 5, 16)
+    # a file of no export, and one that another spec would have
+    for name in ("tiles_of_mine", "transformers"):
+        with pytest.raises(AttributeError, match=f"module 'attnforge_near_.*' has no attribute '{name}'"):
+            getattr(module, name)
+
+
 def test_a_build_is_what_a_render_writes(place: Path, tmp_path: Path) -> None:
     path = tmp_path / "near.yaml"
     path.write_text(TEXT)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import importlib.util
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -33,7 +35,7 @@ def build(spec: str | os.PathLike[str] | Mapping[str, object]) -> ModuleType:
     if not face.is_file():
         home.mkdir(parents=True, exist_ok=True)
         emit.write([emit.Package(found.name, found.source, found.path, render.render(found))], home)
-    return _imported(name, face)
+    return _imported(name, face, found.exports)
 
 
 def folder() -> Path:
@@ -81,11 +83,12 @@ def _key(spec: Spec) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
-def _imported(name: str, face: Path) -> ModuleType:
+def _imported(name: str, face: Path, exports: Collection[str]) -> ModuleType:
     """The package of an `__init__.py` under a name of its own, with a docstring that says where it lies."""
     found = importlib.util.spec_from_file_location(name, face, submodule_search_locations=[str(face.parent)])
     assert found is not None and found.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(found)
+    vars(module)["__getattr__"] = partial(_exported, name, exports)
     try:
         found.loader.exec_module(module)
     except BaseException:
@@ -93,3 +96,10 @@ def _imported(name: str, face: Path) -> ModuleType:
         raise
     module.__doc__ = f"{(module.__doc__ or '').rstrip()}\n\nIts code lies in {face.parent}.\n"
     return module
+
+
+def _exported(package: str, exports: Collection[str], name: str) -> ModuleType:
+    """A file that a spec exports, imported once it is asked for as an attribute: it may need another library."""
+    if name not in exports:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name)
+    return importlib.import_module(f"{package}.{name}")

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  41996f6becdadb82
-#   text hash     3aa14c63b49a2b72
+#   content hash  e71376fa349ccdc9
+#   text hash     0f4c17acb6eb8a4b
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  41996f6becdadb82
-#   text hash     cffb111eb41c12f2
+#   content hash  e71376fa349ccdc9
+#   text hash     2046786ac2995985
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  41996f6becdadb82
-#   text hash     83ac2cb4019b6429
+#   content hash  e71376fa349ccdc9
+#   text hash     b1b66608c7ead957
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  41996f6becdadb82
-#   text hash     0573121af78e5a8a
+#   content hash  e71376fa349ccdc9
+#   text hash     eddfcc73c154b4b3
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  41996f6becdadb82
-#   text hash     08c28b829b8a00d7
+#   content hash  e71376fa349ccdc9
+#   text hash     68dff3e301e153e8
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fc2be35cc4adcfb0
-#   text hash     0963a4c1e0108a8f
+#   content hash  a4414d35667878fd
+#   text hash     b9a856a5ef484fee
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fc2be35cc4adcfb0
-#   text hash     9a072d28155acc56
+#   content hash  a4414d35667878fd
+#   text hash     70c9570fbaf0265a
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

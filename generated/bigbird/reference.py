@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fc2be35cc4adcfb0
-#   text hash     a5ae7603c1c4052f
+#   content hash  a4414d35667878fd
+#   text hash     6cabd0a1bf228092
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fc2be35cc4adcfb0
-#   text hash     0da118c270f098df
+#   content hash  a4414d35667878fd
+#   text hash     2d5db4dddf0d62f1
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

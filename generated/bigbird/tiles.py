@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fc2be35cc4adcfb0
-#   text hash     4eced445fb2dfde8
+#   content hash  a4414d35667878fd
+#   text hash     9eda6ae25e572d88
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

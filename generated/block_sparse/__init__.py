@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fdae7e16cca1cdf3
-#   text hash     f5a8503d29502c39
+#   content hash  9115d265873d0616
+#   text hash     2b75d15475d4a471
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

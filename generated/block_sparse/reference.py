@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fdae7e16cca1cdf3
-#   text hash     e024886c3424d0af
+#   content hash  9115d265873d0616
+#   text hash     701a6faeb72ba452
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fdae7e16cca1cdf3
-#   text hash     72fc4daaa581a2de
+#   content hash  9115d265873d0616
+#   text hash     e8e73399466421a2
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fdae7e16cca1cdf3
-#   text hash     97a458c801176f61
+#   content hash  9115d265873d0616
+#   text hash     aeac921ca025ac52
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

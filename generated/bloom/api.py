@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e13c18f4c0166d63
-#   text hash     451de8f4dd8841cf
+#   content hash  97a2d49426d9b808
+#   text hash     d1ba7601f595e2e7
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e13c18f4c0166d63
-#   text hash     4948eeaea044b217
+#   content hash  97a2d49426d9b808
+#   text hash     5bcd1722c7eed4de
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e13c18f4c0166d63
-#   text hash     daad65e11d60e68b
+#   content hash  97a2d49426d9b808
+#   text hash     9495034819121671
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e13c18f4c0166d63
-#   text hash     58236a7abd470a1b
+#   content hash  97a2d49426d9b808
+#   text hash     148bd5ac50e29f73
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

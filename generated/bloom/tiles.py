@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e13c18f4c0166d63
-#   text hash     ed6de61ac6a8eb19
+#   content hash  97a2d49426d9b808
+#   text hash     114332af11587027
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  52c6157830ab7920
-#   text hash     eed1419ef2451cf6
+#   content hash  86aea1e992e42302
+#   text hash     cd58ecf04d5ddb9a
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  52c6157830ab7920
-#   text hash     bd4216534036c2bc
+#   content hash  86aea1e992e42302
+#   text hash     74f2474967b70635
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  52c6157830ab7920
-#   text hash     fe6987d12c839d05
+#   content hash  86aea1e992e42302
+#   text hash     91e5629b4e9c8184
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

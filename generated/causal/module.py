@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  52c6157830ab7920
-#   text hash     6d570fea552cc781
+#   content hash  86aea1e992e42302
+#   text hash     4398f849dd562297
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

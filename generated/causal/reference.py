@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  52c6157830ab7920
-#   text hash     28a9fad1ac6b2e46
+#   content hash  86aea1e992e42302
+#   text hash     716aa6772e10a364
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  52c6157830ab7920
-#   text hash     dce1c10d689e4b94
+#   content hash  86aea1e992e42302
+#   text hash     61455a04b77c3f00
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  52c6157830ab7920
-#   text hash     ea7c866a143396d1
+#   content hash  86aea1e992e42302
+#   text hash     c7463b15cc1864c6
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

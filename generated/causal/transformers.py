@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  52c6157830ab7920
-#   text hash     41011fc050580653
+#   content hash  86aea1e992e42302
+#   text hash     5d9e675d622cd48d
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

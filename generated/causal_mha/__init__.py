@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  533c6d85b4cf1ed6
-#   text hash     15ca231fba87d0fe
+#   content hash  c05dfda1fde3cda3
+#   text hash     276e1e363d969abb
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

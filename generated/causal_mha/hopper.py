@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  533c6d85b4cf1ed6
-#   text hash     c108b3d7162dcbf7
+#   content hash  c05dfda1fde3cda3
+#   text hash     a22c550487a0f93a
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

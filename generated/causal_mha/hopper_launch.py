@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  533c6d85b4cf1ed6
-#   text hash     6353151c967c43c8
+#   content hash  c05dfda1fde3cda3
+#   text hash     7226845a54d7a1de
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  533c6d85b4cf1ed6
-#   text hash     7951d7c5dccfdb03
+#   content hash  c05dfda1fde3cda3
+#   text hash     56109536e6c94374
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  533c6d85b4cf1ed6
-#   text hash     f95b80e104c9669c
+#   content hash  c05dfda1fde3cda3
+#   text hash     5e59bb92d60cb5c8
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

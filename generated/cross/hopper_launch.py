@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e193525cbf66165d
-#   text hash     1e057db6962832b1
+#   content hash  f99dc0ac38c1ace2
+#   text hash     999f4ac8d20cdb17
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e193525cbf66165d
-#   text hash     37d6818d132798ed
+#   content hash  f99dc0ac38c1ace2
+#   text hash     2873cef46d8bf4bd
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e193525cbf66165d
-#   text hash     ac90df7a14e81cd4
+#   content hash  f99dc0ac38c1ace2
+#   text hash     3d796af3a41591cd
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e193525cbf66165d
-#   text hash     32b31d2b07e3b5ab
+#   content hash  f99dc0ac38c1ace2
+#   text hash     a03d41eb9188151a
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

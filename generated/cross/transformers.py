@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e193525cbf66165d
-#   text hash     0dffeffcb7768ad1
+#   content hash  f99dc0ac38c1ace2
+#   text hash     fd88284d2f960a82
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  08f1b29ea2b644b8
-#   text hash     d57d12d7c5e4a92b
+#   content hash  bf78a01f6942d806
+#   text hash     36161389582445bd
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  08f1b29ea2b644b8
-#   text hash     4c4fd1be2d600024
+#   content hash  bf78a01f6942d806
+#   text hash     538a4ebc2823a66d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

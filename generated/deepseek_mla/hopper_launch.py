@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  08f1b29ea2b644b8
-#   text hash     41ff6edef5fedb32
+#   content hash  bf78a01f6942d806
+#   text hash     8eb70ed4ca689946
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py gets."""
 

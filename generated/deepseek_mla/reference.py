@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  08f1b29ea2b644b8
-#   text hash     1b6c34687ba58902
+#   content hash  bf78a01f6942d806
+#   text hash     243af1256181c18f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

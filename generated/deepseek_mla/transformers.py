@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  08f1b29ea2b644b8
-#   text hash     fb4cf3fd183199be
+#   content hash  bf78a01f6942d806
+#   text hash     76397af17598f849
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

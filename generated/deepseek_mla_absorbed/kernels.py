@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  374fb1ba8cae1eb2
-#   text hash     7babb52ac653a3bf
+#   content hash  22052d6e4e103d6e
+#   text hash     22548d6479bdd6ca
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the
 latent ones.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  374fb1ba8cae1eb2
-#   text hash     f312682de4f9c814
+#   content hash  22052d6e4e103d6e
+#   text hash     62bc5706b170777b
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

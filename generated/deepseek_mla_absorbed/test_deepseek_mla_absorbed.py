@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  374fb1ba8cae1eb2
-#   text hash     568b77118f1b3ed4
+#   content hash  22052d6e4e103d6e
+#   text hash     f09dd8219fd6898e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

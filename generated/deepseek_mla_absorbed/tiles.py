@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  374fb1ba8cae1eb2
-#   text hash     3ac1d48766760cd0
+#   content hash  22052d6e4e103d6e
+#   text hash     25ecd57975158b94
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

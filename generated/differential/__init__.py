@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f01482c0d35264af
-#   text hash     60c93f6ee7e144ad
+#   content hash  ad83e2119012def3
+#   text hash     2e11b5d30b29fab9
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f01482c0d35264af
-#   text hash     8ba9d318e389d8ed
+#   content hash  ad83e2119012def3
+#   text hash     4455f5dc5cb34f25
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f01482c0d35264af
-#   text hash     1caa41f683040a4f
+#   content hash  ad83e2119012def3
+#   text hash     36f8c3b59eee5d69
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f01482c0d35264af
-#   text hash     60ddc604c229d0af
+#   content hash  ad83e2119012def3
+#   text hash     95ec493a23dd548b
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py gets."""
 

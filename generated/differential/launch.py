@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f01482c0d35264af
-#   text hash     7eaa15b13620a0d2
+#   content hash  ad83e2119012def3
+#   text hash     fdbe2eb3d53e70ee
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f01482c0d35264af
-#   text hash     2d0cb00e506f5b9a
+#   content hash  ad83e2119012def3
+#   text hash     34dbb5cc999e4cbf
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

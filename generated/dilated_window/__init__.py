@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1f5e5a5ad249df48
-#   text hash     363f343d918a009d
+#   content hash  73c470111d480608
+#   text hash     575ebc316809d018
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1f5e5a5ad249df48
-#   text hash     4f5f2ec9379977e7
+#   content hash  73c470111d480608
+#   text hash     8a5da143d2eb0cab
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

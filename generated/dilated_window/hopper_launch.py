@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1f5e5a5ad249df48
-#   text hash     c214d178166ac783
+#   content hash  73c470111d480608
+#   text hash     1ca9d44e6d04a5ce
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1f5e5a5ad249df48
-#   text hash     cc782632c7105b4e
+#   content hash  73c470111d480608
+#   text hash     04aa17641b22af00
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

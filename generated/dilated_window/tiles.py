@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1f5e5a5ad249df48
-#   text hash     0736a7a6bad3e83c
+#   content hash  73c470111d480608
+#   text hash     16558df57605e17b
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

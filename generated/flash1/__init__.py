@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d196e9e47af0f074
-#   text hash     aaf60204c64bdda4
+#   content hash  fadc185859d6f5be
+#   text hash     4c3a072d4c510263
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

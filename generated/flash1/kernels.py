@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d196e9e47af0f074
-#   text hash     9f0bd36bcecae759
+#   content hash  fadc185859d6f5be
+#   text hash     e4339f516ecd4afc
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d196e9e47af0f074
-#   text hash     075309ec79fe8f35
+#   content hash  fadc185859d6f5be
+#   text hash     241914ad7a22c27e
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

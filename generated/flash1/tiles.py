@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d196e9e47af0f074
-#   text hash     6a1a56bef9962b91
+#   content hash  fadc185859d6f5be
+#   text hash     96c188e2f2f72a2c
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  65a223805bac491f
-#   text hash     0c18fa302e7a2d8b
+#   content hash  731d654d0801b970
+#   text hash     e2b872550ebf6f8e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

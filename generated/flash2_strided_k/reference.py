@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  65a223805bac491f
-#   text hash     b3b68057b9fbe107
+#   content hash  731d654d0801b970
+#   text hash     e88a032c4e276a11
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  65a223805bac491f
-#   text hash     508fd4b37ed4cdf7
+#   content hash  731d654d0801b970
+#   text hash     24bf6fa6abf603e8
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  65a223805bac491f
-#   text hash     1e2e1e58c5c932ac
+#   content hash  731d654d0801b970
+#   text hash     a8a522acff5778f6
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3656ff417c8d8626
-#   text hash     169912852fd390e7
+#   content hash  ba5faf8be86ece09
+#   text hash     1acb9da62b84d35c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

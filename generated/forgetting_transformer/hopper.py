@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3656ff417c8d8626
-#   text hash     4d167f3215a6aaa7
+#   content hash  ba5faf8be86ece09
+#   text hash     f23d56561d2cd26f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3656ff417c8d8626
-#   text hash     1268bda8b6bdcc4f
+#   content hash  ba5faf8be86ece09
+#   text hash     a4ac2e36c4d50412
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3656ff417c8d8626
-#   text hash     4252f9f829b66882
+#   content hash  ba5faf8be86ece09
+#   text hash     b5e11665748d1fc7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

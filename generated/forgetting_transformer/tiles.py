@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3656ff417c8d8626
-#   text hash     a97aae70b12a251c
+#   content hash  ba5faf8be86ece09
+#   text hash     7ed6f4f8bf1ebbb8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3543a17d555d5a66
-#   text hash     0b179ccdcb9e188e
+#   content hash  a17d035f58f35f12
+#   text hash     53bc4d9acc515ed8
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

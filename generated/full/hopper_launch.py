@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3543a17d555d5a66
-#   text hash     2b40157fa9ec6a46
+#   content hash  a17d035f58f35f12
+#   text hash     5e2ce48955f36da7
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3543a17d555d5a66
-#   text hash     48781d56646b8c85
+#   content hash  a17d035f58f35f12
+#   text hash     60ca0bed70cd51cc
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3543a17d555d5a66
-#   text hash     184e94e2f75a4cce
+#   content hash  a17d035f58f35f12
+#   text hash     902ed974ff671f10
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3543a17d555d5a66
-#   text hash     42856d0158da2944
+#   content hash  a17d035f58f35f12
+#   text hash     7c9106e02cb3693d
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

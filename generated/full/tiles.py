@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3543a17d555d5a66
-#   text hash     d4e1db2262998fd4
+#   content hash  a17d035f58f35f12
+#   text hash     f905c108c8b3dceb
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

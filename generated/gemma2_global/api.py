@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  cc56e97fd9c04374
-#   text hash     3edc1ef5405897b1
+#   content hash  526324bfedaeb858
+#   text hash     4400a54dd644f6d5
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  cc56e97fd9c04374
-#   text hash     5f978bcbd477e324
+#   content hash  526324bfedaeb858
+#   text hash     d8eb117da7e4622d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  cc56e97fd9c04374
-#   text hash     983cf1e11e2557d0
+#   content hash  526324bfedaeb858
+#   text hash     eaa8b1220a65058f
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py gets."""
 

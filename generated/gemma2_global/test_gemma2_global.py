@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  cc56e97fd9c04374
-#   text hash     00d7ed7d790efae2
+#   content hash  526324bfedaeb858
+#   text hash     fcdeaa1327d24c28
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  cc56e97fd9c04374
-#   text hash     88527631d57ba574
+#   content hash  526324bfedaeb858
+#   text hash     1c3ba5659fdcd727
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

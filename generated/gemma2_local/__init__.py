@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2f366c3c5f57d300
-#   text hash     8143be7ed2e8f5b4
+#   content hash  427c3de63686c39e
+#   text hash     3c259358e8da7d7f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2f366c3c5f57d300
-#   text hash     58f01ee75af59db9
+#   content hash  427c3de63686c39e
+#   text hash     3e0f83b37c6fd1d9
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

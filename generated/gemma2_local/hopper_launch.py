@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2f366c3c5f57d300
-#   text hash     d0c6f05a23daac6c
+#   content hash  427c3de63686c39e
+#   text hash     ef1eb08281d9c6be
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2f366c3c5f57d300
-#   text hash     cfa0383ba0c39343
+#   content hash  427c3de63686c39e
+#   text hash     7aadcc38f88affe7
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

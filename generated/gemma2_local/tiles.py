@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2f366c3c5f57d300
-#   text hash     e5bb9d9606812303
+#   content hash  427c3de63686c39e
+#   text hash     bbd186349fc8c574
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ef7c12dc6f964f1d
-#   text hash     00a0bc1bcb3cb243
+#   content hash  7fe7b96ceb898f46
+#   text hash     b9b1b661e55a5974
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

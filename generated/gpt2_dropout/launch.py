@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ef7c12dc6f964f1d
-#   text hash     a9679b967ea0537d
+#   content hash  7fe7b96ceb898f46
+#   text hash     967fe16cb96a0164
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

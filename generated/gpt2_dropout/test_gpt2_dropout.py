@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ef7c12dc6f964f1d
-#   text hash     97f929c74f4b2799
+#   content hash  7fe7b96ceb898f46
+#   text hash     f1478e1c10b737c0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

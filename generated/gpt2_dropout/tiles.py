@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ef7c12dc6f964f1d
-#   text hash     ef562abdff01a951
+#   content hash  7fe7b96ceb898f46
+#   text hash     226a260c3ab50820
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ef7c12dc6f964f1d
-#   text hash     cfc77d3025420d1d
+#   content hash  7fe7b96ceb898f46
+#   text hash     6c28ec09dcf80ac8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

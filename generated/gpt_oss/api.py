@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0767a2155e50bf6a
-#   text hash     27164e6d4d877ee6
+#   content hash  7ccc30894625a930
+#   text hash     89cd5736828c94e4
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

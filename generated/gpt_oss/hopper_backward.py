@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0767a2155e50bf6a
-#   text hash     9a708e15e4ff9ff3
+#   content hash  7ccc30894625a930
+#   text hash     2965ee7d9e09ce7a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0767a2155e50bf6a
-#   text hash     7f2465589e239114
+#   content hash  7ccc30894625a930
+#   text hash     be442e3326eff347
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0767a2155e50bf6a
-#   text hash     b4ae5bf923b0d2f8
+#   content hash  7ccc30894625a930
+#   text hash     80c3035292847784
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

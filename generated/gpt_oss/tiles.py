@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0767a2155e50bf6a
-#   text hash     dc4edd3a54354006
+#   content hash  7ccc30894625a930
+#   text hash     cafbf2a1a7bc3ea9
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  2cfc58df629db844
-#   text hash     37eea0a86f0a9b4a
+#   content hash  889b80241538e983
+#   text hash     c8153a44505a260a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

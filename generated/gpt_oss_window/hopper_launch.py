@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  2cfc58df629db844
-#   text hash     a5ad7bf6ee800c18
+#   content hash  889b80241538e983
+#   text hash     a34e6c3b6de62f9d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  2cfc58df629db844
-#   text hash     32583d48bd7a3d83
+#   content hash  889b80241538e983
+#   text hash     786227f98ec2bfd0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

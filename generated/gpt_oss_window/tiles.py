@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  2cfc58df629db844
-#   text hash     478bc4075b0c87b0
+#   content hash  889b80241538e983
+#   text hash     a3c150b5a64566e1
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

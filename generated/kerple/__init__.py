@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f56d279a3e98c76a
-#   text hash     e30fc8d712863065
+#   content hash  9ced4c9a165efbea
+#   text hash     e6ca31ffb9382e83
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

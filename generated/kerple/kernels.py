@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f56d279a3e98c76a
-#   text hash     a30c5add8a30417d
+#   content hash  9ced4c9a165efbea
+#   text hash     81f527daa862b67b
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

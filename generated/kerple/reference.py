@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f56d279a3e98c76a
-#   text hash     f40229fae10bd161
+#   content hash  9ced4c9a165efbea
+#   text hash     1134181236fa5ded
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

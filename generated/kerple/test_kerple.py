@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f56d279a3e98c76a
-#   text hash     556eb720ddd9147f
+#   content hash  9ced4c9a165efbea
+#   text hash     173b0b4c36848ad4
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

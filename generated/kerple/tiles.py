@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f56d279a3e98c76a
-#   text hash     80e89387f2a3a18d
+#   content hash  9ced4c9a165efbea
+#   text hash     312a65abc643fb1e
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

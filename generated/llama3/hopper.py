@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  151bbda200d61b5d
-#   text hash     577e6ef343093309
+#   content hash  b8738a278f2a6ac2
+#   text hash     1379de3d29aaf04b
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

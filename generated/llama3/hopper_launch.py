@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  151bbda200d61b5d
-#   text hash     a0d7622c47f9b3ca
+#   content hash  b8738a278f2a6ac2
+#   text hash     2b7e1c5eec4b88ff
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py gets."""
 

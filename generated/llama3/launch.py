@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  151bbda200d61b5d
-#   text hash     1d3eb2e0462cb1fa
+#   content hash  b8738a278f2a6ac2
+#   text hash     75cd19686a85ced7
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  151bbda200d61b5d
-#   text hash     305b66847e29ba65
+#   content hash  b8738a278f2a6ac2
+#   text hash     e86b7c6e718c2dee
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

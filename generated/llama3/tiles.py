@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  151bbda200d61b5d
-#   text hash     f10280a7ea25b2a1
+#   content hash  b8738a278f2a6ac2
+#   text hash     140d508efc9770a3
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  151bbda200d61b5d
-#   text hash     dc72d153611a9f8f
+#   content hash  b8738a278f2a6ac2
+#   text hash     accb5a16a91bfe5a
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2a6d7b297cb5792f
-#   text hash     ba07160aa43d42ab
+#   content hash  3bb2e70e6ce944b1
+#   text hash     0e2e4b0b1435b545
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

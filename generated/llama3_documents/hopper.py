@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2a6d7b297cb5792f
-#   text hash     e812ca1e126c4357
+#   content hash  3bb2e70e6ce944b1
+#   text hash     213463efba0c6062
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2a6d7b297cb5792f
-#   text hash     ecaf961e316611d0
+#   content hash  3bb2e70e6ce944b1
+#   text hash     d5277b671e185315
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2a6d7b297cb5792f
-#   text hash     f50a9d511dc2f067
+#   content hash  3bb2e70e6ce944b1
+#   text hash     9948d68e814b22b8
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2a6d7b297cb5792f
-#   text hash     0a4ab52acdd2126e
+#   content hash  3bb2e70e6ce944b1
+#   text hash     819171932b3ee5c8
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

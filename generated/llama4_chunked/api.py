@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1de9c3781619587c
-#   text hash     2d6e6265face1cab
+#   content hash  d483da9dbb7bb242
+#   text hash     501639681f0b29fa
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1de9c3781619587c
-#   text hash     e028241cd512e1c2
+#   content hash  d483da9dbb7bb242
+#   text hash     2f9f0b3539e974bd
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py gets."""
 

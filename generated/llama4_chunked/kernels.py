@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1de9c3781619587c
-#   text hash     14edf04dc8d0ff95
+#   content hash  d483da9dbb7bb242
+#   text hash     77c18693537d31aa
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1de9c3781619587c
-#   text hash     c7e2f3b77dd39a2b
+#   content hash  d483da9dbb7bb242
+#   text hash     735cf13a6d82a2c7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  955be3853ee5ed54
-#   text hash     4bc80733667d850f
+#   content hash  45c466d1bed5c08a
+#   text hash     c1d33dcee163c848
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  955be3853ee5ed54
-#   text hash     82c38f166a061520
+#   content hash  45c466d1bed5c08a
+#   text hash     10a340758132410b
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

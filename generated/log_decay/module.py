@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  955be3853ee5ed54
-#   text hash     2a0490af07da3ac7
+#   content hash  45c466d1bed5c08a
+#   text hash     72d76c5e3d6048d8
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  955be3853ee5ed54
-#   text hash     12b2758c311e49e4
+#   content hash  45c466d1bed5c08a
+#   text hash     4936436e88d933dd
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

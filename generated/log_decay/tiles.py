@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  955be3853ee5ed54
-#   text hash     55ef86439de3c950
+#   content hash  45c466d1bed5c08a
+#   text hash     788ec264bb9b5e5a
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3026a4d88c26a159
-#   text hash     6a971689bbd548a7
+#   content hash  11f1afc6e55963df
+#   text hash     295aacb4870d652b
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

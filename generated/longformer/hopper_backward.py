@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3026a4d88c26a159
-#   text hash     102118c5fd4db20c
+#   content hash  11f1afc6e55963df
+#   text hash     b7124f262390b89e
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3026a4d88c26a159
-#   text hash     c543f571387a8111
+#   content hash  11f1afc6e55963df
+#   text hash     d865d1840111dcbc
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3026a4d88c26a159
-#   text hash     ae189b7ac4d0e792
+#   content hash  11f1afc6e55963df
+#   text hash     ae9706bb0a430ebb
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

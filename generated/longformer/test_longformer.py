@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3026a4d88c26a159
-#   text hash     e90df8be12d63edf
+#   content hash  11f1afc6e55963df
+#   text hash     043dd1717f977f29
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

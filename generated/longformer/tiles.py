@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3026a4d88c26a159
-#   text hash     8b27ad50d068b70d
+#   content hash  11f1afc6e55963df
+#   text hash     604b5f95c9b0e938
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

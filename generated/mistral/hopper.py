@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1c68b6137d57a949
-#   text hash     e9ad81994f2b3222
+#   content hash  aabab4fb9a8cacd3
+#   text hash     17508c93abd09551
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1c68b6137d57a949
-#   text hash     10e18d798718061e
+#   content hash  aabab4fb9a8cacd3
+#   text hash     f5ba7fcedda8bb92
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1c68b6137d57a949
-#   text hash     d793f340722ace02
+#   content hash  aabab4fb9a8cacd3
+#   text hash     1737aa242ee506ef
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1c68b6137d57a949
-#   text hash     fe3119151b478341
+#   content hash  aabab4fb9a8cacd3
+#   text hash     a4a2d8e973cbb585
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1c68b6137d57a949
-#   text hash     ae4b92fee7f8a847
+#   content hash  aabab4fb9a8cacd3
+#   text hash     1b553c698284e8fc
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  32e34953b66d2247
-#   text hash     8605748bdcc4028a
+#   content hash  31cb396ccaf692ce
+#   text hash     af35dab3a85ffec4
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

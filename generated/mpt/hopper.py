@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  32e34953b66d2247
-#   text hash     0f906a149ccb3028
+#   content hash  31cb396ccaf692ce
+#   text hash     bd686d78878a91ca
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

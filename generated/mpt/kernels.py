@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  32e34953b66d2247
-#   text hash     8c10764149b835c8
+#   content hash  31cb396ccaf692ce
+#   text hash     80e33279207d5769
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  32e34953b66d2247
-#   text hash     ddbb8504c3ca5ad8
+#   content hash  31cb396ccaf692ce
+#   text hash     dd2dd6737ba62328
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

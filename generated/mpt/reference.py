@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  32e34953b66d2247
-#   text hash     f3cd0c4f8db60abf
+#   content hash  31cb396ccaf692ce
+#   text hash     6ca9221e6b58c452
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  32e34953b66d2247
-#   text hash     39f3d98baa929703
+#   content hash  31cb396ccaf692ce
+#   text hash     cd9790c8883f8cda
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

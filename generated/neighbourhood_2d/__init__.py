@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b9d26cae716421e1
-#   text hash     3b697195ecb7fdb0
+#   content hash  4cf84038dc8a72bf
+#   text hash     80d9340e9816926f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b9d26cae716421e1
-#   text hash     0e6e5328c6f4f547
+#   content hash  4cf84038dc8a72bf
+#   text hash     06754de3ee9a8999
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b9d26cae716421e1
-#   text hash     cabd787759229e4e
+#   content hash  4cf84038dc8a72bf
+#   text hash     490f70bbb56ee69d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py gets."""
 

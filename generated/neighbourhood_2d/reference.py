@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b9d26cae716421e1
-#   text hash     43a717fdddea4ad7
+#   content hash  4cf84038dc8a72bf
+#   text hash     bbbc36d6ac104db0
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b9d26cae716421e1
-#   text hash     8d337d146e4b7c28
+#   content hash  4cf84038dc8a72bf
+#   text hash     9ca446d1cd7a88a8
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

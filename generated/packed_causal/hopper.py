@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1f6e9967d5e4ab7b
-#   text hash     44d7f60c06196441
+#   content hash  12d3a1f237f65947
+#   text hash     2c79a0d868bb4175
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1f6e9967d5e4ab7b
-#   text hash     9e5fa7ee18147ca7
+#   content hash  12d3a1f237f65947
+#   text hash     28e42647d919a5b0
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

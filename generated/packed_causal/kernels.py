@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1f6e9967d5e4ab7b
-#   text hash     09276c1e8327da53
+#   content hash  12d3a1f237f65947
+#   text hash     fe3d0740d43bf0f7
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1f6e9967d5e4ab7b
-#   text hash     d3b6cf4cca59814e
+#   content hash  12d3a1f237f65947
+#   text hash     78826ad3182730ea
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1f6e9967d5e4ab7b
-#   text hash     9f709288130e66fa
+#   content hash  12d3a1f237f65947
+#   text hash     cfcd2b97b68c2253
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

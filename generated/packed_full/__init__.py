@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bf6b476d6b583ba0
-#   text hash     636e90cd91d8750b
+#   content hash  179355266dbf81ba
+#   text hash     b7c9ed4fadcfe858
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

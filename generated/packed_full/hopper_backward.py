@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bf6b476d6b583ba0
-#   text hash     e108100bec38d03f
+#   content hash  179355266dbf81ba
+#   text hash     b962ac696ccba3fa
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bf6b476d6b583ba0
-#   text hash     acacde9e7e725456
+#   content hash  179355266dbf81ba
+#   text hash     b96a0bceaa745b95
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bf6b476d6b583ba0
-#   text hash     bab30acc1fccde44
+#   content hash  179355266dbf81ba
+#   text hash     a61660624b10a894
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

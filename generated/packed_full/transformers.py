@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bf6b476d6b583ba0
-#   text hash     801c098f85a5d43f
+#   content hash  179355266dbf81ba
+#   text hash     85a5285f7c643436
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e3aad369391bfb7b
-#   text hash     5678f4569d19ad44
+#   content hash  a616aaabd6042ee2
+#   text hash     83015800fa6647c2
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e3aad369391bfb7b
-#   text hash     9947cf1de23532dc
+#   content hash  a616aaabd6042ee2
+#   text hash     51dc1fb40b82e107
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

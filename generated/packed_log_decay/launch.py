@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e3aad369391bfb7b
-#   text hash     5025801f11c31277
+#   content hash  a616aaabd6042ee2
+#   text hash     70d0f30adbaf7c77
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e3aad369391bfb7b
-#   text hash     64e44598645f6ffa
+#   content hash  a616aaabd6042ee2
+#   text hash     041cab5216911fc7
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

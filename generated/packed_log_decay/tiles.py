@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e3aad369391bfb7b
-#   text hash     db52bc918951f5d9
+#   content hash  a616aaabd6042ee2
+#   text hash     aa51c965f922b712
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  afaa5e64314d71af
-#   text hash     507c8124cb857bc0
+#   content hash  b31c020a296cc089
+#   text hash     0968a3d66ee71af8
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

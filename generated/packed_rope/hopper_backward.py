@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  afaa5e64314d71af
-#   text hash     9cf7e5539af963a9
+#   content hash  b31c020a296cc089
+#   text hash     57a314a4a3bfde18
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  afaa5e64314d71af
-#   text hash     732978a36b4f5004
+#   content hash  b31c020a296cc089
+#   text hash     6f85a881e84085f9
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

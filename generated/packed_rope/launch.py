@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  afaa5e64314d71af
-#   text hash     a9914f4019276706
+#   content hash  b31c020a296cc089
+#   text hash     53620aeb37c5d00d
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

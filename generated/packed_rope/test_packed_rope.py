@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  afaa5e64314d71af
-#   text hash     02c13a9c8840ff4f
+#   content hash  b31c020a296cc089
+#   text hash     c59c9a679bef7934
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  afaa5e64314d71af
-#   text hash     63bd5659da68b94b
+#   content hash  b31c020a296cc089
+#   text hash     ca1bfdaf577a906b
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c448021f383a8e28
-#   text hash     9fb977445c3fbef6
+#   content hash  8f91513b950e972a
+#   text hash     568cf15fd961f1f4
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

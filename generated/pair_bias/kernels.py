@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c448021f383a8e28
-#   text hash     b4ec9397e47d55f9
+#   content hash  8f91513b950e972a
+#   text hash     35398abf587cfc67
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

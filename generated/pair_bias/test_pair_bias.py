@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c448021f383a8e28
-#   text hash     52de5c0d23a16af9
+#   content hash  8f91513b950e972a
+#   text hash     0c15860ada825a3a
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

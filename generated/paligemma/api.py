@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  60db249d7c693e67
-#   text hash     257c4ebd0ae64f3e
+#   content hash  87622a199bac97f6
+#   text hash     9e7b1f7a124935b9
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

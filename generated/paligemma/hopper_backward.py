@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  60db249d7c693e67
-#   text hash     9e4ff8243f89e4d9
+#   content hash  87622a199bac97f6
+#   text hash     3b48485a137bea2e
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  60db249d7c693e67
-#   text hash     ec5852cb6dca4f1e
+#   content hash  87622a199bac97f6
+#   text hash     c74e9c6e4e20af2a
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py gets."""
 

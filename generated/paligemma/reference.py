@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  60db249d7c693e67
-#   text hash     569e67182a9c72a1
+#   content hash  87622a199bac97f6
+#   text hash     018dcfaf3cb41dc2
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  60db249d7c693e67
-#   text hash     5deb4e4c3e211e14
+#   content hash  87622a199bac97f6
+#   text hash     9ed278505d5f7717
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

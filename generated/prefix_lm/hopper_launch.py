@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  81f79f2ac21e485b
-#   text hash     5e9d294e08c4f515
+#   content hash  5f251866153392b6
+#   text hash     c4253b2b182b28a7
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  81f79f2ac21e485b
-#   text hash     95b6aae36091751c
+#   content hash  5f251866153392b6
+#   text hash     cc03bbacdcfb5bd3
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  81f79f2ac21e485b
-#   text hash     814556cab1fe02ce
+#   content hash  5f251866153392b6
+#   text hash     721f3b0b4ac00b93
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  81f79f2ac21e485b
-#   text hash     68779d7ff81995b1
+#   content hash  5f251866153392b6
+#   text hash     f487867df01a12cb
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e84db88fd92adc48
-#   text hash     6d59eb1ccc90c397
+#   content hash  6627daf4380db3e1
+#   text hash     3afec6e59f80a8bd
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e84db88fd92adc48
-#   text hash     0abb3c7579f4daf7
+#   content hash  6627daf4380db3e1
+#   text hash     211b011e582cacb3
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

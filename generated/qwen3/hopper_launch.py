@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e84db88fd92adc48
-#   text hash     ef86172b88f4229f
+#   content hash  6627daf4380db3e1
+#   text hash     e935ac69278fa966
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py gets."""
 

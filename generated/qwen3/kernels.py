@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e84db88fd92adc48
-#   text hash     3e25ed978de133e5
+#   content hash  6627daf4380db3e1
+#   text hash     ffa1b9aafaf654e9
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e84db88fd92adc48
-#   text hash     a36ee8e117b2848f
+#   content hash  6627daf4380db3e1
+#   text hash     e46d715fedbd3671
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e84db88fd92adc48
-#   text hash     ac0d131d3c474699
+#   content hash  6627daf4380db3e1
+#   text hash     eb5a1b52bfa8272d
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2ddb772be0dfa915
-#   text hash     04d9223433537111
+#   content hash  5196297796adfa2e
+#   text hash     0b1bdeafc10764cf
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

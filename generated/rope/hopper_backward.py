@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2ddb772be0dfa915
-#   text hash     8142ac8bbfb88c87
+#   content hash  5196297796adfa2e
+#   text hash     2f15cdd027f4db05
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

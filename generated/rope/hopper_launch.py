@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2ddb772be0dfa915
-#   text hash     3534df5a6d7d73dc
+#   content hash  5196297796adfa2e
+#   text hash     c74bc3cf80366c60
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

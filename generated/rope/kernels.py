@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2ddb772be0dfa915
-#   text hash     0cc7728a55e89836
+#   content hash  5196297796adfa2e
+#   text hash     76d5786b3a9bbf72
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2ddb772be0dfa915
-#   text hash     e4799023c4d29630
+#   content hash  5196297796adfa2e
+#   text hash     9d7429dec33867c3
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

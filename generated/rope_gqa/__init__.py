@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a265b82fee271b83
-#   text hash     0edff27537ffcfc6
+#   content hash  7c50066d5450add3
+#   text hash     01a124e286a56c7b
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a265b82fee271b83
-#   text hash     6d9f766b0b01ec1f
+#   content hash  7c50066d5450add3
+#   text hash     a318398af1cfd153
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

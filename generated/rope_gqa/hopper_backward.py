@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a265b82fee271b83
-#   text hash     0ebd820c34d6072d
+#   content hash  7c50066d5450add3
+#   text hash     4157b9ec8b4078aa
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

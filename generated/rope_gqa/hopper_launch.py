@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a265b82fee271b83
-#   text hash     f9f550b1914a2c86
+#   content hash  7c50066d5450add3
+#   text hash     c009a7c404fd0d03
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py gets."""
 

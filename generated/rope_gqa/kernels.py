@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a265b82fee271b83
-#   text hash     29fa372d4b62c1da
+#   content hash  7c50066d5450add3
+#   text hash     99276e1e7d1826e6
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a265b82fee271b83
-#   text hash     e227768dd8c612f0
+#   content hash  7c50066d5450add3
+#   text hash     390d2d6609efb32f
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

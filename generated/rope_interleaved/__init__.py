@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5f5e35bf28375601
-#   text hash     7acaad79b8991e20
+#   content hash  114dd01691c37144
+#   text hash     d1971dec765dc453
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

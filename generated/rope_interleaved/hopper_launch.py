@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5f5e35bf28375601
-#   text hash     a5deb6c0dbbde508
+#   content hash  114dd01691c37144
+#   text hash     9323943ef341f301
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py gets."""
 

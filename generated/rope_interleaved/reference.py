@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5f5e35bf28375601
-#   text hash     b843eeb0869868e1
+#   content hash  114dd01691c37144
+#   text hash     bd2b5786d0f82eb3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

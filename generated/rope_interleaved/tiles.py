@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5f5e35bf28375601
-#   text hash     6a25b83b31a1a7ef
+#   content hash  114dd01691c37144
+#   text hash     d6a011e6b87fd795
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  66dbb08f5e201d7c
-#   text hash     c70be43bd6c8ea7c
+#   content hash  b7810ad6447f0361
+#   text hash     0de5dfe04b4ea2eb
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

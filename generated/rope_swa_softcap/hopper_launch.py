@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  66dbb08f5e201d7c
-#   text hash     e38e986662c7b3d9
+#   content hash  b7810ad6447f0361
+#   text hash     d924130923a0895b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  66dbb08f5e201d7c
-#   text hash     9b690d5a5d714295
+#   content hash  b7810ad6447f0361
+#   text hash     c25cae8c8f81eb8c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

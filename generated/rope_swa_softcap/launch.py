@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  66dbb08f5e201d7c
-#   text hash     d2013b176d5d2aa8
+#   content hash  b7810ad6447f0361
+#   text hash     fe869ba4921a27c7
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

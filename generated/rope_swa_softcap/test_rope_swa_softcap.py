@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  66dbb08f5e201d7c
-#   text hash     1f98fae65e6091cc
+#   content hash  b7810ad6447f0361
+#   text hash     dec42875ea02b355
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  76e6189ff70a8af2
-#   text hash     b2798942f5b06539
+#   content hash  a532d033eb1ee191
+#   text hash     0a3c8e2ba477d489
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  76e6189ff70a8af2
-#   text hash     0a32ba15d52477b4
+#   content hash  a532d033eb1ee191
+#   text hash     9a0c778ab520ec1c
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  76e6189ff70a8af2
-#   text hash     790434285045b3f2
+#   content hash  a532d033eb1ee191
+#   text hash     1ce7d2beda103d0f
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

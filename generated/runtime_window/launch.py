@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  76e6189ff70a8af2
-#   text hash     d92fc90f3636f120
+#   content hash  a532d033eb1ee191
+#   text hash     c8a41c92a1593940
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

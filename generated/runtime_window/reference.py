@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  76e6189ff70a8af2
-#   text hash     11bfb9808dc40fee
+#   content hash  a532d033eb1ee191
+#   text hash     a0d8255ba8b6a838
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  76e6189ff70a8af2
-#   text hash     3fe03c223142b64e
+#   content hash  a532d033eb1ee191
+#   text hash     1bbe41d9d4184403
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  03a3a7e7ceaf4f6c
-#   text hash     3106ecff93ed7f5c
+#   content hash  d0947306dc4ee5b7
+#   text hash     da1b219fd3b64975
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  03a3a7e7ceaf4f6c
-#   text hash     19f22551658e4e0b
+#   content hash  d0947306dc4ee5b7
+#   text hash     3c4feffc868df41b
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

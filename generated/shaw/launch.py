@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  03a3a7e7ceaf4f6c
-#   text hash     e16d29d22f34d1f4
+#   content hash  d0947306dc4ee5b7
+#   text hash     fa79bdbd7fb396cf
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

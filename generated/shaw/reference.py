@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  03a3a7e7ceaf4f6c
-#   text hash     6bb7953f6799d854
+#   content hash  d0947306dc4ee5b7
+#   text hash     8bb7954e7f912411
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  03a3a7e7ceaf4f6c
-#   text hash     d482052ba4d9d905
+#   content hash  d0947306dc4ee5b7
+#   text hash     5a300b8beae520ed
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  46fcaba7993bbfb9
-#   text hash     2c92f36946994ab7
+#   content hash  893127a0bdae4f8a
+#   text hash     cbf07c018d6fe746
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  46fcaba7993bbfb9
-#   text hash     f5b5c1cc07ec7166
+#   content hash  893127a0bdae4f8a
+#   text hash     040afa33857057cc
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  46fcaba7993bbfb9
-#   text hash     ed607adc3bc86727
+#   content hash  893127a0bdae4f8a
+#   text hash     f5f1b795cf3ddbf0
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  46fcaba7993bbfb9
-#   text hash     63f6871c5f89a18c
+#   content hash  893127a0bdae4f8a
+#   text hash     4986971dc073057d
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

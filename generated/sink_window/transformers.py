@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  46fcaba7993bbfb9
-#   text hash     d89d576600fdff5a
+#   content hash  893127a0bdae4f8a
+#   text hash     94d13bd79cb48dad
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

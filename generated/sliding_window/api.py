@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4fbd41abc0e168c2
-#   text hash     af60edb54ddce917
+#   content hash  8717e632a04022e5
+#   text hash     e64b3c427e7afddf
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

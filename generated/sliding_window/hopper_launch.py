@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4fbd41abc0e168c2
-#   text hash     8f5f5cf830f9e367
+#   content hash  8717e632a04022e5
+#   text hash     9c6f37319c2246e8
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4fbd41abc0e168c2
-#   text hash     5d114531cf702eb3
+#   content hash  8717e632a04022e5
+#   text hash     1026f28ebfd29bd8
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

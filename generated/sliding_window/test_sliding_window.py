@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4fbd41abc0e168c2
-#   text hash     404244bc56700010
+#   content hash  8717e632a04022e5
+#   text hash     752d77d56ee92012
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

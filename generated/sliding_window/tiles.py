@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4fbd41abc0e168c2
-#   text hash     b83dee596796f6a2
+#   content hash  8717e632a04022e5
+#   text hash     8cf971e509f5a8d9
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4fbd41abc0e168c2
-#   text hash     254cc84b35faf0e5
+#   content hash  8717e632a04022e5
+#   text hash     2ccf25c732bd64e9
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4a269ff4d9f5e0d9
-#   text hash     ef5bcc488bf725b6
+#   content hash  a0be1a5e24f1ddae
+#   text hash     6b7407fd0ef0878b
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4a269ff4d9f5e0d9
-#   text hash     2e06bc1d11785401
+#   content hash  a0be1a5e24f1ddae
+#   text hash     a87da467a37b550d
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

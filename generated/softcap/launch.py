@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4a269ff4d9f5e0d9
-#   text hash     8dc07bb33a48af77
+#   content hash  a0be1a5e24f1ddae
+#   text hash     fd2d40cf3bc47aa7
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

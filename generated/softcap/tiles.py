@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4a269ff4d9f5e0d9
-#   text hash     71b18dfd43281600
+#   content hash  a0be1a5e24f1ddae
+#   text hash     ebef4a0f0bf266b8
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4a269ff4d9f5e0d9
-#   text hash     9960a6f892408b21
+#   content hash  a0be1a5e24f1ddae
+#   text hash     10e29aa7edad2c7c
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  1fd382c1c0ae0da8
-#   text hash     15122a3973a0505d
+#   content hash  243a0a5abca36e45
+#   text hash     89fb130030aac5da
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  1fd382c1c0ae0da8
-#   text hash     e90a1faebaa2c1d8
+#   content hash  243a0a5abca36e45
+#   text hash     a2209a25332f3cd6
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

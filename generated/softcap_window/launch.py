@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  1fd382c1c0ae0da8
-#   text hash     852229cf402fd391
+#   content hash  243a0a5abca36e45
+#   text hash     e7e07d48ea455189
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

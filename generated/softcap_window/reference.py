@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  1fd382c1c0ae0da8
-#   text hash     8d2368c69dc08368
+#   content hash  243a0a5abca36e45
+#   text hash     febe992f1daee5b7
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

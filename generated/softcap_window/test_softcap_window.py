@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  1fd382c1c0ae0da8
-#   text hash     3bd13808f1970b07
+#   content hash  243a0a5abca36e45
+#   text hash     cc05cdcbd316ae84
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

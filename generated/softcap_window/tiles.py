@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  1fd382c1c0ae0da8
-#   text hash     efc829c554cbcad9
+#   content hash  243a0a5abca36e45
+#   text hash     a334f88b765ade6f
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  edd08c03445bad5f
-#   text hash     378e1b90d12b13c2
+#   content hash  9260cfc246e7f2b1
+#   text hash     31cdbed036d356bd
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  edd08c03445bad5f
-#   text hash     d43b2c4f0069b803
+#   content hash  9260cfc246e7f2b1
+#   text hash     306311bbed0260a6
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  edd08c03445bad5f
-#   text hash     e639d206c5c1e028
+#   content hash  9260cfc246e7f2b1
+#   text hash     8f0ad03f8cfe2d86
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

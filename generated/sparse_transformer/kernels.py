@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  edd08c03445bad5f
-#   text hash     44161bcd09591e7d
+#   content hash  9260cfc246e7f2b1
+#   text hash     e19ee8299946adb4
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  edd08c03445bad5f
-#   text hash     b1570557c0c20b5b
+#   content hash  9260cfc246e7f2b1
+#   text hash     846d8c2920e816d4
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  874fb05eacda8a14
-#   text hash     f6efd1bbdac64338
+#   content hash  7ee528f42109e59d
+#   text hash     01fab73e7cd69398
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

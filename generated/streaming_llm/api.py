@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  874fb05eacda8a14
-#   text hash     e53e796ad034199d
+#   content hash  7ee528f42109e59d
+#   text hash     50e2b21797b2f174
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

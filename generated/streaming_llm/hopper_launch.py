@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  874fb05eacda8a14
-#   text hash     a51c112f5c3b48c6
+#   content hash  7ee528f42109e59d
+#   text hash     a3c656fe13685af0
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py gets."""
 

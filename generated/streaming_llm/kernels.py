@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  874fb05eacda8a14
-#   text hash     603923d1a987621a
+#   content hash  7ee528f42109e59d
+#   text hash     72a674eacf8c8641
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

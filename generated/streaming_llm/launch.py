@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  874fb05eacda8a14
-#   text hash     1bfb6ae0f2d0181f
+#   content hash  7ee528f42109e59d
+#   text hash     d05c1bb6f6c0e0b1
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  874fb05eacda8a14
-#   text hash     eb1f6b3c494cc53e
+#   content hash  7ee528f42109e59d
+#   text hash     cf5de09211136ed8
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

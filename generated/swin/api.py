@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  603c1eaf63461e73
-#   text hash     92bfaa78af7ef6ad
+#   content hash  7f0da55ad91bcdb3
+#   text hash     c095abbe0682a70f
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  603c1eaf63461e73
-#   text hash     f10667e3d725fa9c
+#   content hash  7f0da55ad91bcdb3
+#   text hash     8abe8c0d8338bf0c
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

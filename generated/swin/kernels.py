@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  603c1eaf63461e73
-#   text hash     e661e0722f262b69
+#   content hash  7f0da55ad91bcdb3
+#   text hash     48fecc2a5343c5d2
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

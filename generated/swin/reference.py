@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  603c1eaf63461e73
-#   text hash     b8c2999fd3ffc3b0
+#   content hash  7f0da55ad91bcdb3
+#   text hash     64bbf6dbba5843fd
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

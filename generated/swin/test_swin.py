@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  603c1eaf63461e73
-#   text hash     e2998edb1ccca900
+#   content hash  7f0da55ad91bcdb3
+#   text hash     6ec4834b2f51a2e8
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

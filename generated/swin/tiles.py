@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  603c1eaf63461e73
-#   text hash     f9a3253c34c0e977
+#   content hash  7f0da55ad91bcdb3
+#   text hash     4959738c43708395
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6b0c6b506f1ab166
-#   text hash     92ee2b39c4c33770
+#   content hash  37d9ab845fab3709
+#   text hash     559a54a3fc270d02
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

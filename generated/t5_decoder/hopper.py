@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6b0c6b506f1ab166
-#   text hash     ca75d1c8b66a21da
+#   content hash  37d9ab845fab3709
+#   text hash     80eb9715feda19f4
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6b0c6b506f1ab166
-#   text hash     2ba4d77a49fa8992
+#   content hash  37d9ab845fab3709
+#   text hash     d42dcc05e95ca196
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

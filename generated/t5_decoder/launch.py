@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6b0c6b506f1ab166
-#   text hash     05cbe3511a67a9fe
+#   content hash  37d9ab845fab3709
+#   text hash     446cf501c65812f7
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6b0c6b506f1ab166
-#   text hash     1206deb1df2e84f8
+#   content hash  37d9ab845fab3709
+#   text hash     00371833402a1cc8
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

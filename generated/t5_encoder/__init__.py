@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  53769d7df8c32253
-#   text hash     99181ad7627a829d
+#   content hash  acf64e0c8184b261
+#   text hash     96ec0284b6f832db
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  53769d7df8c32253
-#   text hash     fa6be6631d6ef787
+#   content hash  acf64e0c8184b261
+#   text hash     1ab8fa5d794f5e13
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

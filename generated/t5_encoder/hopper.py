@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  53769d7df8c32253
-#   text hash     6e54b9142877aeb8
+#   content hash  acf64e0c8184b261
+#   text hash     a96d320c5d42a29f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  53769d7df8c32253
-#   text hash     c3db8623d496e1b2
+#   content hash  acf64e0c8184b261
+#   text hash     cafd586248d965a1
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  53769d7df8c32253
-#   text hash     3d1f84010ade6e3b
+#   content hash  acf64e0c8184b261
+#   text hash     b55144d567f88439
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  32fae5595c47be82
-#   text hash     eed8f64b12e6df6f
+#   content hash  67c65e0241eeedf8
+#   text hash     0a1f119cf4d494be
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  32fae5595c47be82
-#   text hash     339afa189ecb4047
+#   content hash  67c65e0241eeedf8
+#   text hash     b5d2840b60c98798
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py gets."""
 

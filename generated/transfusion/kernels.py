@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  32fae5595c47be82
-#   text hash     6aab95c344a352c1
+#   content hash  67c65e0241eeedf8
+#   text hash     b22b5e1e58d9a9f8
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  32fae5595c47be82
-#   text hash     8eb0cf1b6514ffe5
+#   content hash  67c65e0241eeedf8
+#   text hash     f1fbc2907668676f
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

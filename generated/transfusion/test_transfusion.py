@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  32fae5595c47be82
-#   text hash     e1df7c6b12810800
+#   content hash  67c65e0241eeedf8
+#   text hash     2d396fb63c9c51cc
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

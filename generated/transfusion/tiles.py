@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  32fae5595c47be82
-#   text hash     7d6a91b245578d83
+#   content hash  67c65e0241eeedf8
+#   text hash     8a9c3e844d0fa34f
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

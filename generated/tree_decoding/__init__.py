@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e34f10dc898e6615
-#   text hash     2c8f0795c24cceb9
+#   content hash  d18fb526999355e1
+#   text hash     1070621507a28df2
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e34f10dc898e6615
-#   text hash     c88e0707c64935da
+#   content hash  d18fb526999355e1
+#   text hash     f8fa7e7ac74d1cd5
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

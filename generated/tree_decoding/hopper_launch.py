@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e34f10dc898e6615
-#   text hash     24c1e1b82335d4da
+#   content hash  d18fb526999355e1
+#   text hash     eb5b72ad9f3d216a
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py gets."""
 

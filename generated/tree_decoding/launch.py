@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e34f10dc898e6615
-#   text hash     5be68767a09a77df
+#   content hash  d18fb526999355e1
+#   text hash     c96978cfd2c9d521
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

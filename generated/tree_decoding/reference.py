@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e34f10dc898e6615
-#   text hash     508fb32f5cf00e36
+#   content hash  d18fb526999355e1
+#   text hash     718f4c2421e087fb
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

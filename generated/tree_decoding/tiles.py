@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e34f10dc898e6615
-#   text hash     0ca255f3b7f6e0d7
+#   content hash  d18fb526999355e1
+#   text hash     bd7a99be7cdee7ee
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -48,7 +48,7 @@ class Compiled:
         self.notes.append(("first", self.variant, (x, y, z), rest[5:]))
 
     def __getitem__(self, grid: tuple[int, int, int]) -> Callable[..., None]:
-        return lambda *args: self.notes.append(("again", self.variant, grid, args))
+        return lambda *args, stream=None: self.notes.append(("again", self.variant, grid, args))
 
 
 class Forgetful(dict[Any, Any]):
@@ -174,12 +174,15 @@ def cached_calls(keywords: set[str], kv_heads: int) -> Iterator[Call]:
     first = {name: more[name][:1] for name in ("seq_lens", "prefix_len", "tree_mask") if name in more}
     q, (k, v) = torch.randn(2, 3, 4, 16).half(), torch.randn(2, 2, 1280, kv_heads, 16).half()
     yield Call(SMALL, (q, k, v), more, ())
+    # each like the one before it, but for what is given, or for a place
+    yield Call(SMALL, (q, k, v), {**more, "page_table": torch.arange(2, dtype=torch.int32)[:, None]}, ())
+    room = {**more, "out": torch.empty_like(q), "workspace": torch.empty(2**14)}
+    yield Call(SMALL, (q, k, v), room, ())
+    yield Call(SMALL, (q, torch.empty(k.numel() + 1, dtype=k.dtype)[1:].view(k.shape).copy_(k), v), room, ())
     yield Call(SMALL, (q, k, v), {**more, "max_seqlen_k": 48}, ())
     yield Call(SMALL, (q.float(), k.float(), v.float()), more, ())
     yield Call(SMALL, (q.transpose(0, 1).contiguous().transpose(0, 1), k, v), more, ())
     yield Call(SMALL, (q, *(x.transpose(1, 2).contiguous().transpose(1, 2) for x in (k, v))), more, ())
-    yield Call(SMALL, (q, torch.empty(k.numel() + 1, dtype=k.dtype)[1:].view(k.shape).copy_(k), v), more, ())
-    yield Call(SMALL, (q, k, v), {**more, "out": torch.empty_like(q), "workspace": torch.empty(2**14)}, ())
     yield Call(SMALL, (q[:1], k, v), more | first, ())
     yield Call(SMALL, (q, k, v), {**more, "return_lse": False}, ())
     paged = {**more, "page_table": torch.arange(160, dtype=torch.int32).view(2, 80)}

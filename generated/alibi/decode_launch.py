@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e71376fa349ccdc9
-#   text hash     f520c975d98416a3
+#   content hash  66b19ad512674def
+#   text hash     f02a243101a1f3e2
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e71376fa349ccdc9
-#   text hash     3e38b639b70b4704
+#   content hash  66b19ad512674def
+#   text hash     4765bd3fa3d8e198
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

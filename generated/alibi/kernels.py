@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e71376fa349ccdc9
-#   text hash     b803a7d134e034d3
+#   content hash  66b19ad512674def
+#   text hash     2632902d4a5ccbed
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e71376fa349ccdc9
-#   text hash     2046786ac2995985
+#   content hash  66b19ad512674def
+#   text hash     d61149798d1ffe73
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e71376fa349ccdc9
-#   text hash     3ff95fea641f3398
+#   content hash  66b19ad512674def
+#   text hash     057f4c2094db6df4
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

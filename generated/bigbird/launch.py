@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a4414d35667878fd
-#   text hash     2a207606944e8048
+#   content hash  779d625e6274bcb4
+#   text hash     dd433efea5703d50
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a4414d35667878fd
-#   text hash     6cabd0a1bf228092
+#   content hash  779d625e6274bcb4
+#   text hash     3f5a6fb57c3a0c7a
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

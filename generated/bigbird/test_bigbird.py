@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a4414d35667878fd
-#   text hash     2d5db4dddf0d62f1
+#   content hash  779d625e6274bcb4
+#   text hash     982d2db68015c924
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a4414d35667878fd
-#   text hash     9eda6ae25e572d88
+#   content hash  779d625e6274bcb4
+#   text hash     5f2ce33696370890
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9115d265873d0616
-#   text hash     a1f4ed377b7c5991
+#   content hash  3b57a1ad644ba214
+#   text hash     4ebb193d0bf54433
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9115d265873d0616
-#   text hash     1bc682c4a292aac5
+#   content hash  3b57a1ad644ba214
+#   text hash     5e2ca84f78260ab8
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

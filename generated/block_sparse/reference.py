@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9115d265873d0616
-#   text hash     701a6faeb72ba452
+#   content hash  3b57a1ad644ba214
+#   text hash     8dba6ad6f91f6bce
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9115d265873d0616
-#   text hash     aeac921ca025ac52
+#   content hash  3b57a1ad644ba214
+#   text hash     8eb90b4706847ee9
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

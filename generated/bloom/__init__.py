@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  97a2d49426d9b808
-#   text hash     7ba79c806517ec02
+#   content hash  242c3afdfc55ded1
+#   text hash     a497af751a77bb5d
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  97a2d49426d9b808
-#   text hash     00ab15cef032941d
+#   content hash  242c3afdfc55ded1
+#   text hash     f122df0a02f7dc81
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

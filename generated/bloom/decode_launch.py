@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  97a2d49426d9b808
-#   text hash     58e6a2266742aaf1
+#   content hash  242c3afdfc55ded1
+#   text hash     bdb522bf5a4214ed
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

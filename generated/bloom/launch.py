@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  97a2d49426d9b808
-#   text hash     9495034819121671
+#   content hash  242c3afdfc55ded1
+#   text hash     0ad11974daf5acb7
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  97a2d49426d9b808
-#   text hash     148bd5ac50e29f73
+#   content hash  242c3afdfc55ded1
+#   text hash     51f8db6928fcf834
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

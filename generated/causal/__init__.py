@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  86aea1e992e42302
-#   text hash     cd58ecf04d5ddb9a
+#   content hash  3ab106be48002833
+#   text hash     dff1caac50332024
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

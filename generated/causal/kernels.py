@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  86aea1e992e42302
-#   text hash     91e5629b4e9c8184
+#   content hash  3ab106be48002833
+#   text hash     663e2d2b3ec21f69
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

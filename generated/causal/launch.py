@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  86aea1e992e42302
-#   text hash     488fa9d2c0da4dad
+#   content hash  3ab106be48002833
+#   text hash     f631c7cc4172166e
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

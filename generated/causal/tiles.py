@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  86aea1e992e42302
-#   text hash     c7463b15cc1864c6
+#   content hash  3ab106be48002833
+#   text hash     9d1210e081e3dfbe
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  86aea1e992e42302
-#   text hash     5d9e675d622cd48d
+#   content hash  3ab106be48002833
+#   text hash     979058d8405683ee
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

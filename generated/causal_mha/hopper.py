@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c05dfda1fde3cda3
-#   text hash     a22c550487a0f93a
+#   content hash  49c61b3df175d2d7
+#   text hash     24de5aab25f95a9f
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

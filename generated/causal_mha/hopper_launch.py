@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c05dfda1fde3cda3
-#   text hash     7226845a54d7a1de
+#   content hash  49c61b3df175d2d7
+#   text hash     607b6167852221fb
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py gets."""
 

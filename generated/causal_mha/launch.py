@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c05dfda1fde3cda3
-#   text hash     bae6f2bf747ea475
+#   content hash  49c61b3df175d2d7
+#   text hash     1ca80110a43e92ea
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c05dfda1fde3cda3
-#   text hash     56109536e6c94374
+#   content hash  49c61b3df175d2d7
+#   text hash     0f001c41a459ace2
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c05dfda1fde3cda3
-#   text hash     5e59bb92d60cb5c8
+#   content hash  49c61b3df175d2d7
+#   text hash     7066c2a3fc2b2020
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

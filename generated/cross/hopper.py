@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f99dc0ac38c1ace2
-#   text hash     803f8c886404dfa6
+#   content hash  54257fa89f91d57a
+#   text hash     d0efc51dbe45d15d
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

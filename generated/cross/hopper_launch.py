@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f99dc0ac38c1ace2
-#   text hash     999f4ac8d20cdb17
+#   content hash  54257fa89f91d57a
+#   text hash     8aa60232927e6b27
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py gets."""
 

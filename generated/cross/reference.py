@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f99dc0ac38c1ace2
-#   text hash     3d796af3a41591cd
+#   content hash  54257fa89f91d57a
+#   text hash     175b6d0bbb3aa0a5
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

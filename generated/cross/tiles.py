@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f99dc0ac38c1ace2
-#   text hash     a03d41eb9188151a
+#   content hash  54257fa89f91d57a
+#   text hash     5222505051e95a9f
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f99dc0ac38c1ace2
-#   text hash     fd88284d2f960a82
+#   content hash  54257fa89f91d57a
+#   text hash     72411c9246e58604
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

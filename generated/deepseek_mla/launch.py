@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  bf78a01f6942d806
-#   text hash     449c9c2c6c22be47
+#   content hash  f52fbcf61c1d47aa
+#   text hash     b76e235fe5c83288
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  bf78a01f6942d806
-#   text hash     243af1256181c18f
+#   content hash  f52fbcf61c1d47aa
+#   text hash     00c17247bfb85717
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  bf78a01f6942d806
-#   text hash     fa9fc1002cd3098f
+#   content hash  f52fbcf61c1d47aa
+#   text hash     b2eddaeb3e04055d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

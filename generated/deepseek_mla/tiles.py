@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  bf78a01f6942d806
-#   text hash     2f46bfd46ac3a5ed
+#   content hash  f52fbcf61c1d47aa
+#   text hash     c4ab4fb75968ae86
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  bf78a01f6942d806
-#   text hash     76397af17598f849
+#   content hash  f52fbcf61c1d47aa
+#   text hash     a6d0d93c5ac6aa8e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

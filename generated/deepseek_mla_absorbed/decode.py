@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  22052d6e4e103d6e
-#   text hash     50c7d9153236fd7d
+#   content hash  99f426876a2e5707
+#   text hash     2d3eee3606187165
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -59,13 +59,13 @@ def attend_with_cache(
         fewer. The last bits of a row hang on it; None has one for all calls
     """
     given = q, k_cache, v_cache, seq_lens, page_table, cu_seqlens_q, k_scale, v_scale, workspace, out
-    call = decode_arguments.remembered(
+    call, known = decode_arguments.remembered(
         CALLS,
         _check_call,
         given,
         (max_seqlen_q, max_seqlen_k, split_size, decode_arguments.are_columns(v_cache, k_cache)),
     )
-    if torch.is_grad_enabled():
+    if not known and torch.is_grad_enabled():
         decode_arguments.refuse_gradients(q=q, k_cache=k_cache, v_cache=v_cache)
     # on a GPU a look at values would wait for it
     if seq_lens.is_cpu and max(seq_lens.tolist(), default=0) > call.max_seqlen_k:
@@ -215,14 +215,5 @@ def _check_call(
     if workspace is not None:
         decode_arguments.check_workspace(workspace, q, size)
     return decode_arguments.Call(
-        launch.attend,
-        longest,
-        max_seqlen_k,
-        split_size,
-        seen,
-        size,
-        cu_seqlens_q is not None,
-        q,
-        v_cache,
-        v_in_k=v_in_k,
+        launch, longest, max_seqlen_k, split_size, seen, size, cu_seqlens_q is not None, q, v_cache, v_in_k=v_in_k
     )

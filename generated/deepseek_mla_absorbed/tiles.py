@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  22052d6e4e103d6e
-#   text hash     25ecd57975158b94
+#   content hash  99f426876a2e5707
+#   text hash     ff7bbead61a8047c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ad83e2119012def3
-#   text hash     2e11b5d30b29fab9
+#   content hash  99b5e15911934f56
+#   text hash     2016119bf2db46a3
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ad83e2119012def3
-#   text hash     05a283562a354c34
+#   content hash  99b5e15911934f56
+#   text hash     21d2ae126eaf1321
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

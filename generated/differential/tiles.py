@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ad83e2119012def3
-#   text hash     34dbb5cc999e4cbf
+#   content hash  99b5e15911934f56
+#   text hash     791574b6233e88cb
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  73c470111d480608
-#   text hash     575ebc316809d018
+#   content hash  3b7350a299a516a5
+#   text hash     64d4fc7be0228e53
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

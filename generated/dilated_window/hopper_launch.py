@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  73c470111d480608
-#   text hash     1ca9d44e6d04a5ce
+#   content hash  3b7350a299a516a5
+#   text hash     0bfa51bd34620bd3
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

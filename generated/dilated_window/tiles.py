@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  73c470111d480608
-#   text hash     16558df57605e17b
+#   content hash  3b7350a299a516a5
+#   text hash     e69959c95494e478
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  fadc185859d6f5be
-#   text hash     4c3a072d4c510263
+#   content hash  ba0eff7926276599
+#   text hash     21d330c20cf6a4bf
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

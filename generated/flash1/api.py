@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  fadc185859d6f5be
-#   text hash     6880a5a17cefe7a1
+#   content hash  ba0eff7926276599
+#   text hash     65ae03cbb31de0bf
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  fadc185859d6f5be
-#   text hash     c463c2f6c475b7a0
+#   content hash  ba0eff7926276599
+#   text hash     a956c0357ef17fc4
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  fadc185859d6f5be
-#   text hash     c309bae844545130
+#   content hash  ba0eff7926276599
+#   text hash     2acf6b422d1167c6
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

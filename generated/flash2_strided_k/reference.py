@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  731d654d0801b970
-#   text hash     e88a032c4e276a11
+#   content hash  7dc817dc5390e028
+#   text hash     ecc19498e6b66adb
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

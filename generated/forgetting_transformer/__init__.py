@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ba5faf8be86ece09
-#   text hash     1acb9da62b84d35c
+#   content hash  4d67251364db04ef
+#   text hash     26028d1e686fe7e1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ba5faf8be86ece09
-#   text hash     d8df46d4e516a69c
+#   content hash  4d67251364db04ef
+#   text hash     1f84b8503921622c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ba5faf8be86ece09
-#   text hash     afa46ade1b0a4a44
+#   content hash  4d67251364db04ef
+#   text hash     0d6db311588a75f8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ba5faf8be86ece09
-#   text hash     b5e11665748d1fc7
+#   content hash  4d67251364db04ef
+#   text hash     f5c2565bf926bf94
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ba5faf8be86ece09
-#   text hash     7ed6f4f8bf1ebbb8
+#   content hash  4d67251364db04ef
+#   text hash     b55ebaa7e35753de
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a17d035f58f35f12
-#   text hash     53bc4d9acc515ed8
+#   content hash  1ac43cb41332981b
+#   text hash     a1a8a8940af4de9b
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

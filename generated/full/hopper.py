@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a17d035f58f35f12
-#   text hash     f72069ea611a31d1
+#   content hash  1ac43cb41332981b
+#   text hash     7ff7f223d333e024
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

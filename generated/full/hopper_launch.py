@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a17d035f58f35f12
-#   text hash     5e2ce48955f36da7
+#   content hash  1ac43cb41332981b
+#   text hash     0cc9d53263ee75b4
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a17d035f58f35f12
-#   text hash     60ca0bed70cd51cc
+#   content hash  1ac43cb41332981b
+#   text hash     a4fdf251cb8ace7e
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

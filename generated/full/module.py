@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a17d035f58f35f12
-#   text hash     5bbe3ddd7ec813e5
+#   content hash  1ac43cb41332981b
+#   text hash     50a9f765c344ff8c
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a17d035f58f35f12
-#   text hash     646900fbf7b4b4b4
+#   content hash  1ac43cb41332981b
+#   text hash     dfc6ef844652a4ae
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

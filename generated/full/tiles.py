@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a17d035f58f35f12
-#   text hash     f905c108c8b3dceb
+#   content hash  1ac43cb41332981b
+#   text hash     2141f4d27a3952e0
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a17d035f58f35f12
-#   text hash     630e887e33efb4db
+#   content hash  1ac43cb41332981b
+#   text hash     92abef038434d73f
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

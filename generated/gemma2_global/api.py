@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  526324bfedaeb858
-#   text hash     4400a54dd644f6d5
+#   content hash  2729427218df2e34
+#   text hash     2ec59b57949b76d4
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  526324bfedaeb858
-#   text hash     3b039783ccc1b698
+#   content hash  2729427218df2e34
+#   text hash     1f17f3e3b64afb21
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -77,8 +77,8 @@ def attend_with_cache(
         workspace,
         out,
     )
-    call = decode_arguments.remembered(CALLS, _check_call, given, (max_seqlen_q, max_seqlen_k, split_size))
-    if torch.is_grad_enabled():
+    call, known = decode_arguments.remembered(CALLS, _check_call, given, (max_seqlen_q, max_seqlen_k, split_size))
+    if not known and torch.is_grad_enabled():
         decode_arguments.refuse_gradients(q=q, k_cache=k_cache, v_cache=v_cache, cos=cos, sin=sin)
     # on a GPU a look at values would wait for it
     if seq_lens.is_cpu and max(seq_lens.tolist(), default=0) > call.max_seqlen_k:
@@ -256,5 +256,5 @@ def _check_call(
     if workspace is not None:
         decode_arguments.check_workspace(workspace, q, size)
     return decode_arguments.Call(
-        launch.attend, longest, max_seqlen_k, split_size, seen, size, cu_seqlens_q is not None, q, v_cache, positions
+        launch, longest, max_seqlen_k, split_size, seen, size, cu_seqlens_q is not None, q, v_cache, positions
     )

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  526324bfedaeb858
-#   text hash     5b212a325b010786
+#   content hash  2729427218df2e34
+#   text hash     7cef9cf112b66dec
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  526324bfedaeb858
-#   text hash     9329b7d8184f342f
+#   content hash  2729427218df2e34
+#   text hash     d48fc57e2fa36530
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

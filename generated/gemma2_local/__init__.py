@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  427c3de63686c39e
-#   text hash     3c259358e8da7d7f
+#   content hash  d40b923f23ae9827
+#   text hash     a9fdfc2eaaaf83c4
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  427c3de63686c39e
-#   text hash     3e0f83b37c6fd1d9
+#   content hash  d40b923f23ae9827
+#   text hash     2d7f35f88a07f882
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  427c3de63686c39e
-#   text hash     1c12de51f48fbe46
+#   content hash  d40b923f23ae9827
+#   text hash     89164fdfe61b7ef9
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  427c3de63686c39e
-#   text hash     f5e4839a031e2c45
+#   content hash  d40b923f23ae9827
+#   text hash     49b371471a2031ce
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  427c3de63686c39e
-#   text hash     01fe791f513b28f7
+#   content hash  d40b923f23ae9827
+#   text hash     14e9f5c4c70ba870
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7fe7b96ceb898f46
-#   text hash     e35d789722147e11
+#   content hash  ba9090074a4673f0
+#   text hash     3c98b94fb85ccd5f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

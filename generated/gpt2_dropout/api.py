@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7fe7b96ceb898f46
-#   text hash     b9b1b661e55a5974
+#   content hash  ba9090074a4673f0
+#   text hash     e37eeeec51473a0a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7fe7b96ceb898f46
-#   text hash     f1478e1c10b737c0
+#   content hash  ba9090074a4673f0
+#   text hash     d483cbf9b4d5ca1a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

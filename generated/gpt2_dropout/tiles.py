@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7fe7b96ceb898f46
-#   text hash     226a260c3ab50820
+#   content hash  ba9090074a4673f0
+#   text hash     e212a7b23caa09dd
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

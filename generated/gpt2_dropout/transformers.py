@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7fe7b96ceb898f46
-#   text hash     6c28ec09dcf80ac8
+#   content hash  ba9090074a4673f0
+#   text hash     0abc455d9750a23f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7ccc30894625a930
-#   text hash     5d4a8e7bf0df67de
+#   content hash  ed96fd5d23e1afcb
+#   text hash     56c4ba7abb5ef929
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7ccc30894625a930
-#   text hash     be442e3326eff347
+#   content hash  ed96fd5d23e1afcb
+#   text hash     b9ee4b89f841dd04
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7ccc30894625a930
-#   text hash     1e187a9c753950d8
+#   content hash  ed96fd5d23e1afcb
+#   text hash     d056f6ba57ea25b8
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7ccc30894625a930
-#   text hash     63725c425dc1a340
+#   content hash  ed96fd5d23e1afcb
+#   text hash     b815d797b0fec840
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

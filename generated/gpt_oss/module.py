@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7ccc30894625a930
-#   text hash     d9db4e11585431c6
+#   content hash  ed96fd5d23e1afcb
+#   text hash     6f5947ec7c4e0455
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

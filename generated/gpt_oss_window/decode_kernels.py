@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  889b80241538e983
-#   text hash     d64b43977ce31a62
+#   content hash  78ad0082c3cc04e1
+#   text hash     76afe5cc8a03fafb
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  889b80241538e983
-#   text hash     a6b16a19b01cdd91
+#   content hash  78ad0082c3cc04e1
+#   text hash     5018dc68e01022f3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  889b80241538e983
-#   text hash     786227f98ec2bfd0
+#   content hash  78ad0082c3cc04e1
+#   text hash     1854945aa7b08035
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  889b80241538e983
-#   text hash     dbea7c4cac4efcb7
+#   content hash  78ad0082c3cc04e1
+#   text hash     9df5ae36e2d2b141
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  889b80241538e983
-#   text hash     a3c150b5a64566e1
+#   content hash  78ad0082c3cc04e1
+#   text hash     c85408b65143cb0f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9ced4c9a165efbea
-#   text hash     e6ca31ffb9382e83
+#   content hash  7031d6dceb8844f7
+#   text hash     38efc9a5c0903d5c
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

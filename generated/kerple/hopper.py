@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9ced4c9a165efbea
-#   text hash     188fb4b8cb9a55d5
+#   content hash  7031d6dceb8844f7
+#   text hash     0fdbc90b7c94de11
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9ced4c9a165efbea
-#   text hash     81f527daa862b67b
+#   content hash  7031d6dceb8844f7
+#   text hash     e7c9092399c4b050
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9ced4c9a165efbea
-#   text hash     173b0b4c36848ad4
+#   content hash  7031d6dceb8844f7
+#   text hash     6bfaee32d0981f95
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9ced4c9a165efbea
-#   text hash     312a65abc643fb1e
+#   content hash  7031d6dceb8844f7
+#   text hash     b8c34fd24edf37f0
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

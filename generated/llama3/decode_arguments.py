@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/decode/arguments.py.jinja
-#   content hash  63304080f75fed84
-#   text hash     9bfe16fa688a3e71
+#   content hash  61ddc12c848ee17e
+#   text hash     a1149b5fcd864a56
 #   render with   attnforge render SPEC
 """What calls of decoding give, checked beside what arguments.py checks, and what shapes it has for kernels.
 
@@ -20,9 +20,9 @@ class Call:
     """What calls with tensors of the same shapes, and with the same bounds, have in common."""
 
     def __init__(
-        self, attend, longest, max_seqlen_k, split_size, seen, size, packed, q, v_cache, positions=None, v_in_k=False
+        self, launch, longest, max_seqlen_k, split_size, seen, size, packed, q, v_cache, positions=None, v_in_k=False
     ):
-        self.attend = attend
+        self.attend, self.find_alike = launch.attend, launch.runtime.alike
         self.longest, self.max_seqlen_k, self.split_size = longest, max_seqlen_k, split_size
         self.seen, self.size, self.v_in_k = seen, size, v_in_k
         self.scale = 1 / math.sqrt(q.shape[-1])
@@ -34,32 +34,39 @@ class Call:
         rows = q.reshape(-1, *q.shape[-2:])
         self.in_rows = rows.data_ptr() == q.data_ptr() and rows.stride(-1) == 1
         self.in_rows &= positions is None or positions.reshape(-1).data_ptr() == positions.data_ptr()
-        self.shapes = ()
+        self.shapes, self.numbers, self.alike = (), (), None
         self.launches = {}  # by precision, and whether there is an LSE
 
 
 def remembered(calls, check, given, numbers):
-    """What `check` makes of a call, from the second one with such shapes and numbers on without looking."""
+    """What `check` makes of a call, and whether the last call was like this one, which none can take a gradient of.
+
+    From the second call with such shapes and numbers on nothing is checked.
+    """
     try:
-        # isinstance takes longest of what is no tensor
+        last = calls.get(None)
+        if last is not None and last.numbers == numbers and last.alike(given):
+            return last, True
         shapes = [
-            x if x is None or not isinstance(x, torch.Tensor)
-            else (x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16)
+            (x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16) if isinstance(x, torch.Tensor) else x
             for x in given
-        ]  # fmt: skip
+        ]
         key = (*numbers, *shapes)
         call = calls.get(key)
     except (RuntimeError, TypeError):
         # something in the place of a tensor or a number, or a tensor without strides
-        return check(*given, *numbers)
+        return check(*given, *numbers), False
     if call is None:
         call = check(*given, *numbers)
-        call.shapes = shapes
+        call.shapes, call.numbers = shapes, numbers
         if len(calls) == 1024:
             # lengths that never come again
             calls.clear()
         calls[key] = call
-    return call
+    if not any(x is not None and x.requires_grad for x in given):
+        call.alike = call.alike or call.find_alike(given)
+        calls[None] = call
+    return call, False
 
 
 def check_operands(q, k_cache, v_cache, grouped, widest):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b8738a278f2a6ac2
-#   text hash     8b433b670ce5f1b4
+#   content hash  01d25e1f62295406
+#   text hash     10cdd2b6866d7600
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

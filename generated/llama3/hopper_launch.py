@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b8738a278f2a6ac2
-#   text hash     2b7e1c5eec4b88ff
+#   content hash  01d25e1f62295406
+#   text hash     ba67b1c1fd7e7236
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py gets."""
 

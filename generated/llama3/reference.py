@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b8738a278f2a6ac2
-#   text hash     604d98fba1a70435
+#   content hash  01d25e1f62295406
+#   text hash     945a4aae5b8160cc
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

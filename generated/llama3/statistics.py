@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b8738a278f2a6ac2
-#   text hash     95693161c10741ae
+#   content hash  01d25e1f62295406
+#   text hash     4d6d5138e6394ab1
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

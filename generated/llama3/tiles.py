@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b8738a278f2a6ac2
-#   text hash     140d508efc9770a3
+#   content hash  01d25e1f62295406
+#   text hash     ed69459555b01c24
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

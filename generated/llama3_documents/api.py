@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3bb2e70e6ce944b1
-#   text hash     0e2e4b0b1435b545
+#   content hash  65a969328fe9558d
+#   text hash     b5fb2431d2ed3152
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

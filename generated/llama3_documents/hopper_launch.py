@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3bb2e70e6ce944b1
-#   text hash     9948d68e814b22b8
+#   content hash  65a969328fe9558d
+#   text hash     389c24e740e0ba32
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3bb2e70e6ce944b1
-#   text hash     83fd750c04147d90
+#   content hash  65a969328fe9558d
+#   text hash     7d9035fd62372729
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

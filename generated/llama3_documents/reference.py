@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3bb2e70e6ce944b1
-#   text hash     9e184d8a965de49e
+#   content hash  65a969328fe9558d
+#   text hash     d0bbf5c030638730
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

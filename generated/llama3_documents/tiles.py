@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3bb2e70e6ce944b1
-#   text hash     09d31c8f3587aa18
+#   content hash  65a969328fe9558d
+#   text hash     356db33049d78a83
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d483da9dbb7bb242
-#   text hash     214bf346a469d61c
+#   content hash  f1b7c5488fe00da5
+#   text hash     c6a81bb7dbe855e4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d483da9dbb7bb242
-#   text hash     ae2666815d01fbf7
+#   content hash  f1b7c5488fe00da5
+#   text hash     ce5adb4c3b0c8caf
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

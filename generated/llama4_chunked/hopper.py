@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d483da9dbb7bb242
-#   text hash     1fa868570926eb6f
+#   content hash  f1b7c5488fe00da5
+#   text hash     3768ed08008ec0f5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

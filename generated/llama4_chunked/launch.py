@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d483da9dbb7bb242
-#   text hash     735cf13a6d82a2c7
+#   content hash  f1b7c5488fe00da5
+#   text hash     1ab5967421ebead3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

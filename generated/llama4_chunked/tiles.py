@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d483da9dbb7bb242
-#   text hash     dc0b6ad6e1676737
+#   content hash  f1b7c5488fe00da5
+#   text hash     e77c0230459b45d8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

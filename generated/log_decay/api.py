@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  45c466d1bed5c08a
-#   text hash     cc7893303482a211
+#   content hash  730f3baaf571a77f
+#   text hash     37b73936f72eb5a4
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

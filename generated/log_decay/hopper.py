@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  45c466d1bed5c08a
-#   text hash     c1d33dcee163c848
+#   content hash  730f3baaf571a77f
+#   text hash     51d6a0e44de58743
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  45c466d1bed5c08a
-#   text hash     45daec4a355fdc6c
+#   content hash  730f3baaf571a77f
+#   text hash     75cd37fd94a03398
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

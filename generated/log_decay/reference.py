@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  45c466d1bed5c08a
-#   text hash     4936436e88d933dd
+#   content hash  730f3baaf571a77f
+#   text hash     0e1480d3e4b5252d
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  45c466d1bed5c08a
-#   text hash     474d79354d7bab48
+#   content hash  730f3baaf571a77f
+#   text hash     1487ae101f7bd427
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  11f1afc6e55963df
-#   text hash     d4e4649ee78f3a10
+#   content hash  0c1ab04de86bef21
+#   text hash     163b9b28998f797c
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

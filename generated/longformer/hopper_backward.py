@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  11f1afc6e55963df
-#   text hash     b7124f262390b89e
+#   content hash  0c1ab04de86bef21
+#   text hash     d262a345cc3f74c7
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

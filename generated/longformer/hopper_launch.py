@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  11f1afc6e55963df
-#   text hash     d865d1840111dcbc
+#   content hash  0c1ab04de86bef21
+#   text hash     c8fe663d13192169
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

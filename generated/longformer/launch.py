@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  11f1afc6e55963df
-#   text hash     02d7f261c4178d65
+#   content hash  0c1ab04de86bef21
+#   text hash     32c64ff80e90a69f
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

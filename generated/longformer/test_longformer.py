@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  11f1afc6e55963df
-#   text hash     043dd1717f977f29
+#   content hash  0c1ab04de86bef21
+#   text hash     a6c5b52072a2be28
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  aabab4fb9a8cacd3
-#   text hash     c0310abf10aa5a7b
+#   content hash  bea18997f4deadb4
+#   text hash     067f2de5bd616790
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  aabab4fb9a8cacd3
-#   text hash     1737aa242ee506ef
+#   content hash  bea18997f4deadb4
+#   text hash     a1299bb71588106e
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  aabab4fb9a8cacd3
-#   text hash     0b0dcef1eb5e705b
+#   content hash  bea18997f4deadb4
+#   text hash     22c2c7832a366e43
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

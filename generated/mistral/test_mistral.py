@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  aabab4fb9a8cacd3
-#   text hash     e8670f05dd4327f6
+#   content hash  bea18997f4deadb4
+#   text hash     52d49a66dbe66b07
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  aabab4fb9a8cacd3
-#   text hash     5670e0d23a165cc9
+#   content hash  bea18997f4deadb4
+#   text hash     ec8ff5f1c9e4781e
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

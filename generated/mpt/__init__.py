@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  31cb396ccaf692ce
-#   text hash     af35dab3a85ffec4
+#   content hash  01feea8a6dac2d3e
+#   text hash     34213c0437d1be83
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

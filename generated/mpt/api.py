@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  31cb396ccaf692ce
-#   text hash     3ba50c959febf79e
+#   content hash  01feea8a6dac2d3e
+#   text hash     3f18eb75014346d1
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  31cb396ccaf692ce
-#   text hash     54481880e59bdfcd
+#   content hash  01feea8a6dac2d3e
+#   text hash     f351bb200dffcab2
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  31cb396ccaf692ce
-#   text hash     bd686d78878a91ca
+#   content hash  01feea8a6dac2d3e
+#   text hash     647499a408bd6e7f
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  31cb396ccaf692ce
-#   text hash     80e33279207d5769
+#   content hash  01feea8a6dac2d3e
+#   text hash     feba44035516623e
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  31cb396ccaf692ce
-#   text hash     6ca9221e6b58c452
+#   content hash  01feea8a6dac2d3e
+#   text hash     6c806d705d36b7fc
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

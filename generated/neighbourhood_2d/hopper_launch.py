@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4cf84038dc8a72bf
-#   text hash     490f70bbb56ee69d
+#   content hash  c5636da350e7592b
+#   text hash     bf693beb86aba09e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4cf84038dc8a72bf
-#   text hash     fa7969ddcfed9bdd
+#   content hash  c5636da350e7592b
+#   text hash     23b864185eadc98a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

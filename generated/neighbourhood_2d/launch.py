@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4cf84038dc8a72bf
-#   text hash     94b47a2ebae7b159
+#   content hash  c5636da350e7592b
+#   text hash     7764a5996e94fe4e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

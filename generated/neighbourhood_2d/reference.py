@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4cf84038dc8a72bf
-#   text hash     bbbc36d6ac104db0
+#   content hash  c5636da350e7592b
+#   text hash     e23aa8c4828d74ce
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4cf84038dc8a72bf
-#   text hash     20a368c0ea395cfe
+#   content hash  c5636da350e7592b
+#   text hash     cf495055637ce7f2
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  12d3a1f237f65947
-#   text hash     b885fc2baa777e87
+#   content hash  21c8d44d788e6f2c
+#   text hash     ed70eb31115def12
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  12d3a1f237f65947
-#   text hash     28e42647d919a5b0
+#   content hash  21c8d44d788e6f2c
+#   text hash     8c18c0016fe7a640
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  12d3a1f237f65947
-#   text hash     36b5190d8f3c717d
+#   content hash  21c8d44d788e6f2c
+#   text hash     c04ffc7add1aca7f
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  12d3a1f237f65947
-#   text hash     6d6e3548ca689cc3
+#   content hash  21c8d44d788e6f2c
+#   text hash     3bcad26a2586605d
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  12d3a1f237f65947
-#   text hash     2a3426eaaa22404b
+#   content hash  21c8d44d788e6f2c
+#   text hash     d991ad9486df999f
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  179355266dbf81ba
-#   text hash     b7c9ed4fadcfe858
+#   content hash  840c3c0086cef4a9
+#   text hash     730957e7c0894239
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

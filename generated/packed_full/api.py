@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  179355266dbf81ba
-#   text hash     d60cf45d1e76e7d0
+#   content hash  840c3c0086cef4a9
+#   text hash     46fc4f7ccc5817ed
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

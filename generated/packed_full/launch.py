@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  179355266dbf81ba
-#   text hash     6dc720fca1e6e8c6
+#   content hash  840c3c0086cef4a9
+#   text hash     bef742592bf53a98
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

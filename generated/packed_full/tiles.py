@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  179355266dbf81ba
-#   text hash     a61660624b10a894
+#   content hash  840c3c0086cef4a9
+#   text hash     cf905eaa11297f15
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

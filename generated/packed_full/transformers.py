@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  179355266dbf81ba
-#   text hash     85a5285f7c643436
+#   content hash  840c3c0086cef4a9
+#   text hash     c44fd34e7ca8ea0d
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a616aaabd6042ee2
-#   text hash     ce49a0ec8d0d6e7b
+#   content hash  c86a2df5a73427c3
+#   text hash     1aa9de59aa671008
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

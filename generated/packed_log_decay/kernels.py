@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a616aaabd6042ee2
-#   text hash     51dc1fb40b82e107
+#   content hash  c86a2df5a73427c3
+#   text hash     a92ce7684b90ebfb
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

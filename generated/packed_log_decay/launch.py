@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a616aaabd6042ee2
-#   text hash     70d0f30adbaf7c77
+#   content hash  c86a2df5a73427c3
+#   text hash     4f33bdd47948e825
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a616aaabd6042ee2
-#   text hash     041cab5216911fc7
+#   content hash  c86a2df5a73427c3
+#   text hash     d391843e6bf1a406
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

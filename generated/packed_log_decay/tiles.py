@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a616aaabd6042ee2
-#   text hash     aa51c965f922b712
+#   content hash  c86a2df5a73427c3
+#   text hash     b082d659a45dfca4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

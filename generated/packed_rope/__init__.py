@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b31c020a296cc089
-#   text hash     90569a47f3ab5479
+#   content hash  3528c3fbb6f2d8c0
+#   text hash     3bf4a5efcb93ae53
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

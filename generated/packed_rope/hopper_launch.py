@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b31c020a296cc089
-#   text hash     6f85a881e84085f9
+#   content hash  3528c3fbb6f2d8c0
+#   text hash     dfc8d7072b0f6bc8
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

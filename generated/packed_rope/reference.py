@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b31c020a296cc089
-#   text hash     001ed8f0d88f6879
+#   content hash  3528c3fbb6f2d8c0
+#   text hash     b0dd0b6caf13be41
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b31c020a296cc089
-#   text hash     ca1bfdaf577a906b
+#   content hash  3528c3fbb6f2d8c0
+#   text hash     ca98820069e7a8de
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b31c020a296cc089
-#   text hash     7a1c5ad76c0e748d
+#   content hash  3528c3fbb6f2d8c0
+#   text hash     0e574f8342215f25
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8f91513b950e972a
-#   text hash     ca9ecfa5e1faa336
+#   content hash  d3bce02fc3b6ee12
+#   text hash     8fbb5cba7504776c
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

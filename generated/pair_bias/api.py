@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8f91513b950e972a
-#   text hash     568cf15fd961f1f4
+#   content hash  d3bce02fc3b6ee12
+#   text hash     846f6d6939202517
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

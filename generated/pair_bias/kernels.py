@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8f91513b950e972a
-#   text hash     35398abf587cfc67
+#   content hash  d3bce02fc3b6ee12
+#   text hash     2256659fb117d85d
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

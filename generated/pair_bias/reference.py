@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8f91513b950e972a
-#   text hash     3c67b0e721b35de5
+#   content hash  d3bce02fc3b6ee12
+#   text hash     224a5d6d910b55c7
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8f91513b950e972a
-#   text hash     d7bf5deb6fb58831
+#   content hash  d3bce02fc3b6ee12
+#   text hash     79d7fc7e096a0544
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  87622a199bac97f6
-#   text hash     14f68ee0984d5b21
+#   content hash  f0924fbb6dae9ff5
+#   text hash     c42a3aacd9a8e597
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -125,8 +125,8 @@ def _attend(
         workspace,
         out,
     )
-    call = decode_arguments.remembered(CALLS, _check_call, given, (max_seqlen_q, max_seqlen_k, split_size))
-    if torch.is_grad_enabled():
+    call, known = decode_arguments.remembered(CALLS, _check_call, given, (max_seqlen_q, max_seqlen_k, split_size))
+    if not known and torch.is_grad_enabled():
         decode_arguments.refuse_gradients(q=q, k_cache=k_cache, v_cache=v_cache, cos=cos, sin=sin)
     # on a GPU a look at values would wait for it
     if seq_lens.is_cpu and max(seq_lens.tolist(), default=0) > call.max_seqlen_k:
@@ -308,5 +308,5 @@ def _check_call(
     if workspace is not None:
         decode_arguments.check_workspace(workspace, q, size)
     return decode_arguments.Call(
-        launch.attend, longest, max_seqlen_k, split_size, seen, size, cu_seqlens_q is not None, q, v_cache, positions
+        launch, longest, max_seqlen_k, split_size, seen, size, cu_seqlens_q is not None, q, v_cache, positions
     )

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  87622a199bac97f6
-#   text hash     6f785c5ac0b16d4b
+#   content hash  f0924fbb6dae9ff5
+#   text hash     584976c7b74f74fd
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

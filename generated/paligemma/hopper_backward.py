@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  87622a199bac97f6
-#   text hash     3b48485a137bea2e
+#   content hash  f0924fbb6dae9ff5
+#   text hash     73e75ca8246e8504
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  87622a199bac97f6
-#   text hash     c74e9c6e4e20af2a
+#   content hash  f0924fbb6dae9ff5
+#   text hash     bf1f3fcb58a098d0
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py gets."""
 

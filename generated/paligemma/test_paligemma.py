@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  87622a199bac97f6
-#   text hash     63263c55a1367cb7
+#   content hash  f0924fbb6dae9ff5
+#   text hash     da943e458df5c76f
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

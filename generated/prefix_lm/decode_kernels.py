@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5f251866153392b6
-#   text hash     2a2d0d15cabc9ed3
+#   content hash  d6506c2eeefd1884
+#   text hash     aa984197823efeb5
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

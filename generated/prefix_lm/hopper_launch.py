@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5f251866153392b6
-#   text hash     c4253b2b182b28a7
+#   content hash  d6506c2eeefd1884
+#   text hash     7abee7432bd949fc
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py gets."""
 

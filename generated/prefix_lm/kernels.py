@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5f251866153392b6
-#   text hash     6893ec97701589c1
+#   content hash  d6506c2eeefd1884
+#   text hash     e3772599b71c46f3
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

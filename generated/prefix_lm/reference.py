@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5f251866153392b6
-#   text hash     721f3b0b4ac00b93
+#   content hash  d6506c2eeefd1884
+#   text hash     64937a82da266556
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6627daf4380db3e1
-#   text hash     f453c13dddb44ecb
+#   content hash  1618d2078ed1922c
+#   text hash     459d9fd071bf1248
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6627daf4380db3e1
-#   text hash     f9653fd84e7dec96
+#   content hash  1618d2078ed1922c
+#   text hash     1ffe72e1183bf167
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

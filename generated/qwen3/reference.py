@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6627daf4380db3e1
-#   text hash     e46d715fedbd3671
+#   content hash  1618d2078ed1922c
+#   text hash     cc26aad27408f5de
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6627daf4380db3e1
-#   text hash     eb5a1b52bfa8272d
+#   content hash  1618d2078ed1922c
+#   text hash     8a4ffa2a429dc05e
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6627daf4380db3e1
-#   text hash     9a789aaa834aeb46
+#   content hash  1618d2078ed1922c
+#   text hash     8afcbbb23433f27c
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

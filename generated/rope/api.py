@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5196297796adfa2e
-#   text hash     0b1bdeafc10764cf
+#   content hash  a82d76bf014f33df
+#   text hash     27577fd2c35801bc
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

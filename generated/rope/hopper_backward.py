@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5196297796adfa2e
-#   text hash     2f15cdd027f4db05
+#   content hash  a82d76bf014f33df
+#   text hash     0fe82fb8ca9f5d3f
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5196297796adfa2e
-#   text hash     c74bc3cf80366c60
+#   content hash  a82d76bf014f33df
+#   text hash     46a9a727ff3ec33c
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5196297796adfa2e
-#   text hash     69fbeccc488f5b99
+#   content hash  a82d76bf014f33df
+#   text hash     ddbe493241c2e534
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

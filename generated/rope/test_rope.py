@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5196297796adfa2e
-#   text hash     d63babf5b4660ad0
+#   content hash  a82d76bf014f33df
+#   text hash     9b34e324dffb6ce6
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7c50066d5450add3
-#   text hash     01a124e286a56c7b
+#   content hash  07820e17d6723952
+#   text hash     72c16acc6ab22dc7
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7c50066d5450add3
-#   text hash     a318398af1cfd153
+#   content hash  07820e17d6723952
+#   text hash     dae432c234a4a8cc
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7c50066d5450add3
-#   text hash     99276e1e7d1826e6
+#   content hash  07820e17d6723952
+#   text hash     3077e38b81d675df
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7c50066d5450add3
-#   text hash     6d8c33d31492bcf3
+#   content hash  07820e17d6723952
+#   text hash     0da502cd65e8600a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

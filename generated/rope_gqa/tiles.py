@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7c50066d5450add3
-#   text hash     41533c8b13e7a7db
+#   content hash  07820e17d6723952
+#   text hash     c97cc749ac068f5c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

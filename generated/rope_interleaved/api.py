@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  114dd01691c37144
-#   text hash     37b4a6648779fa54
+#   content hash  3859faa7f08005df
+#   text hash     3e20bf9a37959158
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  114dd01691c37144
-#   text hash     9323943ef341f301
+#   content hash  3859faa7f08005df
+#   text hash     75aa9dfa27386ec9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  114dd01691c37144
-#   text hash     2eaec8675d240c8c
+#   content hash  3859faa7f08005df
+#   text hash     95e5843e1cf085f6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

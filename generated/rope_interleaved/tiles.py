@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  114dd01691c37144
-#   text hash     d6a011e6b87fd795
+#   content hash  3859faa7f08005df
+#   text hash     e4fcd64681dc5398
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

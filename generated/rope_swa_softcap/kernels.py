@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b7810ad6447f0361
-#   text hash     c25cae8c8f81eb8c
+#   content hash  6bed7d6e519a8263
+#   text hash     3cd4e64f46d1195a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b7810ad6447f0361
-#   text hash     2aa27c9ba7a114e3
+#   content hash  6bed7d6e519a8263
+#   text hash     25fcaa473bce87c2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b7810ad6447f0361
-#   text hash     ffcbc61b6f10d78c
+#   content hash  6bed7d6e519a8263
+#   text hash     91ca229eec1af072
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a532d033eb1ee191
-#   text hash     9a0c778ab520ec1c
+#   content hash  ec13df595cc531d7
+#   text hash     3b7db05a00208e14
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

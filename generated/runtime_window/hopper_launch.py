@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a532d033eb1ee191
-#   text hash     1ce7d2beda103d0f
+#   content hash  ec13df595cc531d7
+#   text hash     e0c20ab79de56584
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a532d033eb1ee191
-#   text hash     c8a41c92a1593940
+#   content hash  ec13df595cc531d7
+#   text hash     737db8933ddc9e1e
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a532d033eb1ee191
-#   text hash     a0d8255ba8b6a838
+#   content hash  ec13df595cc531d7
+#   text hash     2da22f9fad55db32
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a532d033eb1ee191
-#   text hash     65c29c78552aa67b
+#   content hash  ec13df595cc531d7
+#   text hash     92af3d5b012000e0
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d0947306dc4ee5b7
-#   text hash     ba3ecbd4b3f837ae
+#   content hash  06d3b05d19ddb905
+#   text hash     2aa9fbc894cdca5b
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

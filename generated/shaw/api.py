@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d0947306dc4ee5b7
-#   text hash     1a64366e780a8f32
+#   content hash  06d3b05d19ddb905
+#   text hash     19b0eb55b5a743b7
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

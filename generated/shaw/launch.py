@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d0947306dc4ee5b7
-#   text hash     fa79bdbd7fb396cf
+#   content hash  06d3b05d19ddb905
+#   text hash     25e35ded73260a34
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

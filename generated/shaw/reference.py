@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d0947306dc4ee5b7
-#   text hash     8bb7954e7f912411
+#   content hash  06d3b05d19ddb905
+#   text hash     edfa293917b8d1b1
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

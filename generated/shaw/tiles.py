@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d0947306dc4ee5b7
-#   text hash     5a300b8beae520ed
+#   content hash  06d3b05d19ddb905
+#   text hash     e2725bf2b71c94a5
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  893127a0bdae4f8a
-#   text hash     8a0c259be258b184
+#   content hash  fcebff760fcddaa3
+#   text hash     655c6da03045163b
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  893127a0bdae4f8a
-#   text hash     1e60bf80c19db9ec
+#   content hash  fcebff760fcddaa3
+#   text hash     e994ec7561eaf1ff
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

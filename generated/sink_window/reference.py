@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  893127a0bdae4f8a
-#   text hash     aadbc74b11e3017d
+#   content hash  fcebff760fcddaa3
+#   text hash     b7cee8a89dafb698
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  893127a0bdae4f8a
-#   text hash     24b44d10a2a77c08
+#   content hash  fcebff760fcddaa3
+#   text hash     bee4bf304df314cf
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

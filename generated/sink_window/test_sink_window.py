@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  893127a0bdae4f8a
-#   text hash     f5f1b795cf3ddbf0
+#   content hash  fcebff760fcddaa3
+#   text hash     563d34255e1267df
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8717e632a04022e5
-#   text hash     32ade2d8d1f2cf73
+#   content hash  a7f0ecdc76360664
+#   text hash     8a4b8c3c27f81f75
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

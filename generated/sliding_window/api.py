@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8717e632a04022e5
-#   text hash     e64b3c427e7afddf
+#   content hash  a7f0ecdc76360664
+#   text hash     94a9f6614ad50736
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8717e632a04022e5
-#   text hash     9739910fe71ce96d
+#   content hash  a7f0ecdc76360664
+#   text hash     f1ca4bdfb7a797f9
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8717e632a04022e5
-#   text hash     752d77d56ee92012
+#   content hash  a7f0ecdc76360664
+#   text hash     6e814aac7b97e1dc
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8717e632a04022e5
-#   text hash     8cf971e509f5a8d9
+#   content hash  a7f0ecdc76360664
+#   text hash     59e168937f687920
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

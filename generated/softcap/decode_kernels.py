@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a0be1a5e24f1ddae
-#   text hash     cb944628a15bccb7
+#   content hash  edcf943ca93d15cd
+#   text hash     1dfb546ffb0eae43
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

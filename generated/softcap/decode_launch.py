@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a0be1a5e24f1ddae
-#   text hash     b1ccf0d2581b8ba6
+#   content hash  edcf943ca93d15cd
+#   text hash     06c72709da5476ce
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

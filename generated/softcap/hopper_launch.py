@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a0be1a5e24f1ddae
-#   text hash     a87da467a37b550d
+#   content hash  edcf943ca93d15cd
+#   text hash     af0ec2548b1b9d74
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

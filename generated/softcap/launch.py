@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a0be1a5e24f1ddae
-#   text hash     fd2d40cf3bc47aa7
+#   content hash  edcf943ca93d15cd
+#   text hash     58f65213ee081f6b
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

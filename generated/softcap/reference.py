@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a0be1a5e24f1ddae
-#   text hash     709f1f0511a74368
+#   content hash  edcf943ca93d15cd
+#   text hash     a3477778a0e061c9
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

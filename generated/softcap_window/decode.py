@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  243a0a5abca36e45
-#   text hash     a303786bba47e4ea
+#   content hash  d1021e6078fde3e0
+#   text hash     cad8d8f2776914c8
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -100,8 +100,10 @@ def _attend(
     """What `attend_with_cache` does; names from the spec begin with `in_` from here on, as in the kernels."""
     in_window = arguments.as_int("window", in_window, minimum=1, maximum=268435456)
     given = q, k_cache, v_cache, seq_lens, page_table, cu_seqlens_q, k_scale, v_scale, workspace, out
-    call = decode_arguments.remembered(CALLS, _check_call, given, (max_seqlen_q, max_seqlen_k, split_size, in_window))
-    if torch.is_grad_enabled():
+    call, known = decode_arguments.remembered(
+        CALLS, _check_call, given, (max_seqlen_q, max_seqlen_k, split_size, in_window)
+    )
+    if not known and torch.is_grad_enabled():
         decode_arguments.refuse_gradients(q=q, k_cache=k_cache, v_cache=v_cache)
     # on a GPU a look at values would wait for it
     if seq_lens.is_cpu and max(seq_lens.tolist(), default=0) > call.max_seqlen_k:
@@ -263,5 +265,5 @@ def _check_call(
     if workspace is not None:
         decode_arguments.check_workspace(workspace, q, size)
     return decode_arguments.Call(
-        launch.attend, longest, max_seqlen_k, split_size, seen, size, cu_seqlens_q is not None, q, v_cache
+        launch, longest, max_seqlen_k, split_size, seen, size, cu_seqlens_q is not None, q, v_cache
     )

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  243a0a5abca36e45
-#   text hash     8adb934f8e192c30
+#   content hash  d1021e6078fde3e0
+#   text hash     d9006cc7dcab977c
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

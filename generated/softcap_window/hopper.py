@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  243a0a5abca36e45
-#   text hash     583d5578511a4c99
+#   content hash  d1021e6078fde3e0
+#   text hash     f193a120613a7bb9
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

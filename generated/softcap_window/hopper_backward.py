@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  243a0a5abca36e45
-#   text hash     d66f4d39c32ecfbe
+#   content hash  d1021e6078fde3e0
+#   text hash     1a5f384bb0596263
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  243a0a5abca36e45
-#   text hash     a2209a25332f3cd6
+#   content hash  d1021e6078fde3e0
+#   text hash     4a4df2e2ea214e57
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

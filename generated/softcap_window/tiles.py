@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  243a0a5abca36e45
-#   text hash     a334f88b765ade6f
+#   content hash  d1021e6078fde3e0
+#   text hash     39f81eeb2b71dee0
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

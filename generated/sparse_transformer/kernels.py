@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9260cfc246e7f2b1
-#   text hash     e19ee8299946adb4
+#   content hash  ff4eb718e0ce3d0d
+#   text hash     1f04828b6eb2930e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9260cfc246e7f2b1
-#   text hash     85e0f0830e133598
+#   content hash  ff4eb718e0ce3d0d
+#   text hash     aca6da085dd3b37c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

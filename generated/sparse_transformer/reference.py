@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9260cfc246e7f2b1
-#   text hash     2fb33b0b3cb29bde
+#   content hash  ff4eb718e0ce3d0d
+#   text hash     6f54049934eb298b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9260cfc246e7f2b1
-#   text hash     846d8c2920e816d4
+#   content hash  ff4eb718e0ce3d0d
+#   text hash     b8a2739d74ddd258
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

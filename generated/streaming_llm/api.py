@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7ee528f42109e59d
-#   text hash     50e2b21797b2f174
+#   content hash  b9c0c88c510ad056
+#   text hash     d499e9bc3f203274
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7ee528f42109e59d
-#   text hash     512040e5b9e698f3
+#   content hash  b9c0c88c510ad056
+#   text hash     4c03edaf9525ac8a
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

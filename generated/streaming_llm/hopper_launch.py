@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7ee528f42109e59d
-#   text hash     a3c656fe13685af0
+#   content hash  b9c0c88c510ad056
+#   text hash     107b9ce7fe870b84
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7ee528f42109e59d
-#   text hash     d05c1bb6f6c0e0b1
+#   content hash  b9c0c88c510ad056
+#   text hash     826df9681c0b8f3d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

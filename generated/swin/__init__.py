@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7f0da55ad91bcdb3
-#   text hash     d901dc6f75d47edd
+#   content hash  9d28da5475bb3962
+#   text hash     e8e2595431f6089c
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

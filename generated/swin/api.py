@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7f0da55ad91bcdb3
-#   text hash     c095abbe0682a70f
+#   content hash  9d28da5475bb3962
+#   text hash     4fc0df279ffe4056
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7f0da55ad91bcdb3
-#   text hash     91e5cd9df1431541
+#   content hash  9d28da5475bb3962
+#   text hash     fd776579e01a938f
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7f0da55ad91bcdb3
-#   text hash     6ec4834b2f51a2e8
+#   content hash  9d28da5475bb3962
+#   text hash     5647f4ff9d618cf6
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

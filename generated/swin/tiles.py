@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7f0da55ad91bcdb3
-#   text hash     4959738c43708395
+#   content hash  9d28da5475bb3962
+#   text hash     78abad1b31319a0b
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

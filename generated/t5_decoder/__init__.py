@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  37d9ab845fab3709
-#   text hash     559a54a3fc270d02
+#   content hash  6af7fefc381578bf
+#   text hash     af0e5455a8c2d018
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  37d9ab845fab3709
-#   text hash     446cf501c65812f7
+#   content hash  6af7fefc381578bf
+#   text hash     a3dfd8c7e3add226
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  37d9ab845fab3709
-#   text hash     904377b1f0ac8b83
+#   content hash  6af7fefc381578bf
+#   text hash     cdf6dbba6dc07dec
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

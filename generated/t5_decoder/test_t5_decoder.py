@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  37d9ab845fab3709
-#   text hash     00371833402a1cc8
+#   content hash  6af7fefc381578bf
+#   text hash     6a4596d14ffae43c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

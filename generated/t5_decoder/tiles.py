@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  37d9ab845fab3709
-#   text hash     034aa09445b5f761
+#   content hash  6af7fefc381578bf
+#   text hash     5ceb8f382615f09f
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  acf64e0c8184b261
-#   text hash     a96d320c5d42a29f
+#   content hash  7d2c6f350548d5b7
+#   text hash     2368ad85d00d0a4f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  acf64e0c8184b261
-#   text hash     cafd586248d965a1
+#   content hash  7d2c6f350548d5b7
+#   text hash     5c380990f3b2358d
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

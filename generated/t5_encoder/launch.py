@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  acf64e0c8184b261
-#   text hash     1de412555e01db45
+#   content hash  7d2c6f350548d5b7
+#   text hash     6abd7e49c4c393c1
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  acf64e0c8184b261
-#   text hash     b55144d567f88439
+#   content hash  7d2c6f350548d5b7
+#   text hash     7aa8a23e9a4ca0b4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

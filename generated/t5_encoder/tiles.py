@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  acf64e0c8184b261
-#   text hash     24a4b384cbc4fd4a
+#   content hash  7d2c6f350548d5b7
+#   text hash     b24e139d7c70408d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

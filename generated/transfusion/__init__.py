@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  67c65e0241eeedf8
-#   text hash     c2edfd3d25c8690a
+#   content hash  3fb7357fa5abe69d
+#   text hash     5724000edd1c7c06
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  67c65e0241eeedf8
-#   text hash     77a6cde17272b671
+#   content hash  3fb7357fa5abe69d
+#   text hash     e495c83e0d193b34
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  67c65e0241eeedf8
-#   text hash     b22b5e1e58d9a9f8
+#   content hash  3fb7357fa5abe69d
+#   text hash     dd794b94a0f14400
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

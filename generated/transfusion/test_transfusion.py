@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  67c65e0241eeedf8
-#   text hash     2d396fb63c9c51cc
+#   content hash  3fb7357fa5abe69d
+#   text hash     d3bfb89a1e76c8ee
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

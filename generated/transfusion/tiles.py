@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  67c65e0241eeedf8
-#   text hash     8a9c3e844d0fa34f
+#   content hash  3fb7357fa5abe69d
+#   text hash     56b814cfbe3a7c69
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d18fb526999355e1
-#   text hash     c6cef616afa6b2bc
+#   content hash  94b0041c39d91faf
+#   text hash     bb024d22587da0ca
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

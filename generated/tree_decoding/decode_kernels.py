@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d18fb526999355e1
-#   text hash     b93c66a011ccde4d
+#   content hash  94b0041c39d91faf
+#   text hash     4568ce07ec60c385
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

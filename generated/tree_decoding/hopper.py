@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d18fb526999355e1
-#   text hash     f8fa7e7ac74d1cd5
+#   content hash  94b0041c39d91faf
+#   text hash     4c1aedc76c5d3d30
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

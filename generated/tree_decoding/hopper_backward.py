@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d18fb526999355e1
-#   text hash     f6ee397c7ee0acea
+#   content hash  94b0041c39d91faf
+#   text hash     824de69f75d5c0b1
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

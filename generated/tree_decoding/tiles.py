@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d18fb526999355e1
-#   text hash     bd7a99be7cdee7ee
+#   content hash  94b0041c39d91faf
+#   text hash     9df1de93d861e49f
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

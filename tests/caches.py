@@ -17,7 +17,7 @@ import torch
 Values = dict[str, Any]
 
 
-def package(folder: Path, name: str, text: str) -> ModuleType:
+def package(folder: Path, name: str, text: str, exports: str = "decode") -> ModuleType:
     """The package of a spec that decodes."""
     # a machine with a GPU may lack what renders
     import unformatted
@@ -26,7 +26,7 @@ def package(folder: Path, name: str, text: str) -> ModuleType:
     from attnforge.source import resources
 
     path = folder / f"{name}.yaml"
-    path.write_text(f"name: {name}\nexports: [decode]\n{text}")
+    path.write_text(f"name: {name}\nexports: [{exports}]\n{text}")
     (folder / name).mkdir()
     for file, content in unformatted.files(spec.load(path, terms=resources.terms_for(path))).items():
         (folder / name / file).write_text(content)

@@ -190,6 +190,8 @@ def cached_calls(keywords: set[str], kv_heads: int) -> Iterator[Call]:
     yield Call(SMALL, (q, k, v), paged, ())
     cuts = {"cu_seqlens_q": torch.tensor([0, 1, 6], dtype=torch.int32), "max_seqlen_q": 5}
     yield Call(SMALL, (q.reshape(6, 4, 16), k, v), paged | cuts, ())
+    if "return_key_sums" in keywords:
+        yield Call(SMALL, (q, k, v), {**paged, "return_key_sums": True}, ())
     if "window" in keywords:
         yield Call(SMALL, (q, k, v), {**paged, "window": 700}, ())
     if "positions" in keywords:

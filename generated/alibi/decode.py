@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  66b19ad512674def
-#   text hash     7d87be7e87c57fe9
+#   content hash  d71a8830161c9200
+#   text hash     daa5a710d59a74bf
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

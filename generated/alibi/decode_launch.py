@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  66b19ad512674def
-#   text hash     f02a243101a1f3e2
+#   content hash  d71a8830161c9200
+#   text hash     8b779513bd457ecc
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  66b19ad512674def
-#   text hash     4765bd3fa3d8e198
+#   content hash  d71a8830161c9200
+#   text hash     8210a90c17d427bb
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

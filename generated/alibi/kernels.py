@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  66b19ad512674def
-#   text hash     2632902d4a5ccbed
+#   content hash  d71a8830161c9200
+#   text hash     8dd11a318d2a459d
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  66b19ad512674def
-#   text hash     11b62e559eaad0e9
+#   content hash  d71a8830161c9200
+#   text hash     f3e40ec543c549d5
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  779d625e6274bcb4
-#   text hash     aced0a33ea534ca8
+#   content hash  41a579b0e37cac06
+#   text hash     e00567763f3b78d9
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  779d625e6274bcb4
-#   text hash     47c420926e8f2d92
+#   content hash  41a579b0e37cac06
+#   text hash     82555cd8424ec435
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  779d625e6274bcb4
-#   text hash     c684c30532218cca
+#   content hash  41a579b0e37cac06
+#   text hash     c9ed3e862504c3cd
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

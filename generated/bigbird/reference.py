@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  779d625e6274bcb4
-#   text hash     3f5a6fb57c3a0c7a
+#   content hash  41a579b0e37cac06
+#   text hash     ae89984e903aa4d5
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  779d625e6274bcb4
-#   text hash     982d2db68015c924
+#   content hash  41a579b0e37cac06
+#   text hash     4769a9d5ea335427
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

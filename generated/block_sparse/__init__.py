@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3b57a1ad644ba214
-#   text hash     f43273db1745727e
+#   content hash  2dc4c282977ad27d
+#   text hash     e27468955731376a
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

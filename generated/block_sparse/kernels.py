@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3b57a1ad644ba214
-#   text hash     e50ac4ffde4363b6
+#   content hash  2dc4c282977ad27d
+#   text hash     53a3a2d58b8f53a1
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

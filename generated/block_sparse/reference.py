@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3b57a1ad644ba214
-#   text hash     8dba6ad6f91f6bce
+#   content hash  2dc4c282977ad27d
+#   text hash     09dab4d3df52659e
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3b57a1ad644ba214
-#   text hash     798a528827c15c3c
+#   content hash  2dc4c282977ad27d
+#   text hash     2c8559039fe9197c
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3b57a1ad644ba214
-#   text hash     8eb90b4706847ee9
+#   content hash  2dc4c282977ad27d
+#   text hash     8fec85ec233fb9b9
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  242c3afdfc55ded1
-#   text hash     a497af751a77bb5d
+#   content hash  573b6217de99863a
+#   text hash     d2a2971a3a0f57bd
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

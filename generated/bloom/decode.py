@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  242c3afdfc55ded1
-#   text hash     fd5b42ba767301ab
+#   content hash  573b6217de99863a
+#   text hash     8b90184099781106
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  242c3afdfc55ded1
-#   text hash     f122df0a02f7dc81
+#   content hash  573b6217de99863a
+#   text hash     f7266cb32e9f7a61
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

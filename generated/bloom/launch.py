@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  242c3afdfc55ded1
-#   text hash     0ad11974daf5acb7
+#   content hash  573b6217de99863a
+#   text hash     1f9b81323b3e1ced
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  242c3afdfc55ded1
-#   text hash     35f1f679c52ea818
+#   content hash  573b6217de99863a
+#   text hash     77488c3fcea17f7d
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3ab106be48002833
-#   text hash     dff1caac50332024
+#   content hash  1bce58f5f99ac1a3
+#   text hash     171c73f263ee5ee0
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3ab106be48002833
-#   text hash     186cea8667029e31
+#   content hash  1bce58f5f99ac1a3
+#   text hash     bbcd948c15fc8727
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

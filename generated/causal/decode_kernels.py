@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3ab106be48002833
-#   text hash     34577f810ce8ae9c
+#   content hash  1bce58f5f99ac1a3
+#   text hash     3e387ef0cd83414d
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

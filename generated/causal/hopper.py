@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3ab106be48002833
-#   text hash     df5e96d0c1f5f851
+#   content hash  1bce58f5f99ac1a3
+#   text hash     bd98f00c4def73a1
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3ab106be48002833
-#   text hash     663e2d2b3ec21f69
+#   content hash  1bce58f5f99ac1a3
+#   text hash     da60b34f79de3a2b
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

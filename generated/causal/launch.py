@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3ab106be48002833
-#   text hash     f631c7cc4172166e
+#   content hash  1bce58f5f99ac1a3
+#   text hash     535c238e9ebbd876
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3ab106be48002833
-#   text hash     979058d8405683ee
+#   content hash  1bce58f5f99ac1a3
+#   text hash     bb6d4a2d70c2463c
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

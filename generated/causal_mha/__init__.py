@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  49c61b3df175d2d7
-#   text hash     b25fb5c297da250a
+#   content hash  659b4091bde5c93d
+#   text hash     6f1fc710055d03e3
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

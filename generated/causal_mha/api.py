@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  49c61b3df175d2d7
-#   text hash     a5815710fa11b86b
+#   content hash  659b4091bde5c93d
+#   text hash     ce59eebfdd02ec47
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

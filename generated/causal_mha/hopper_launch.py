@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  49c61b3df175d2d7
-#   text hash     607b6167852221fb
+#   content hash  659b4091bde5c93d
+#   text hash     d78e6eb0a8b8401e
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py gets."""
 

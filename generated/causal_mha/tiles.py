@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  49c61b3df175d2d7
-#   text hash     92fa0c5856bb2e55
+#   content hash  659b4091bde5c93d
+#   text hash     2837ed8ddb9675a0
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

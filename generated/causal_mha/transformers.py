@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  49c61b3df175d2d7
-#   text hash     7066c2a3fc2b2020
+#   content hash  659b4091bde5c93d
+#   text hash     0837ee1d88484046
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

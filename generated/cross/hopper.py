@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  54257fa89f91d57a
-#   text hash     d0efc51dbe45d15d
+#   content hash  93b36e1d5b573006
+#   text hash     9a5a8fd9b0dbb1b5
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

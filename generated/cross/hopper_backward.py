@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  54257fa89f91d57a
-#   text hash     ee84f7aaa92b3070
+#   content hash  93b36e1d5b573006
+#   text hash     35444b62e4aa466d
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

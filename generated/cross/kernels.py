@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  54257fa89f91d57a
-#   text hash     33738c6154c28711
+#   content hash  93b36e1d5b573006
+#   text hash     c3165e9a6b4542ea
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  54257fa89f91d57a
-#   text hash     abb3d734cc5d2307
+#   content hash  93b36e1d5b573006
+#   text hash     8a3a555b8b83c0fa
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  54257fa89f91d57a
-#   text hash     5222505051e95a9f
+#   content hash  93b36e1d5b573006
+#   text hash     073a6dfdf9363a4c
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

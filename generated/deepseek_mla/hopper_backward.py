@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f52fbcf61c1d47aa
-#   text hash     4956d84012e02b6f
+#   content hash  7ca61d6b1c2a8aeb
+#   text hash     a17a757a4e1ce9b8
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f52fbcf61c1d47aa
-#   text hash     b76e235fe5c83288
+#   content hash  7ca61d6b1c2a8aeb
+#   text hash     0bd688423f4c04eb
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f52fbcf61c1d47aa
-#   text hash     00c17247bfb85717
+#   content hash  7ca61d6b1c2a8aeb
+#   text hash     8176d17e3eb34a9b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f52fbcf61c1d47aa
-#   text hash     b2eddaeb3e04055d
+#   content hash  7ca61d6b1c2a8aeb
+#   text hash     93230084d20a9be3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f52fbcf61c1d47aa
-#   text hash     a6d0d93c5ac6aa8e
+#   content hash  7ca61d6b1c2a8aeb
+#   text hash     df56ae38049b7402
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

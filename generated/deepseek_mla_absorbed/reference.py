@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  99f426876a2e5707
-#   text hash     21835cdff89aea6f
+#   content hash  56282becf33fba17
+#   text hash     2ecf3c2ba1fb9acd
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  99f426876a2e5707
-#   text hash     ff7bbead61a8047c
+#   content hash  56282becf33fba17
+#   text hash     1559caa45c53eb0f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  99b5e15911934f56
-#   text hash     2016119bf2db46a3
+#   content hash  d856a3ead635bc15
+#   text hash     dd3eb4732576dcb8
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

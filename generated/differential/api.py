@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  99b5e15911934f56
-#   text hash     9bfcedcfb64a051f
+#   content hash  d856a3ead635bc15
+#   text hash     8dd24079e214b770
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  99b5e15911934f56
-#   text hash     22f0f01c144296e2
+#   content hash  d856a3ead635bc15
+#   text hash     ff009d762a3e0764
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

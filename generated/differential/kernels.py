@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  99b5e15911934f56
-#   text hash     8c415881edf015eb
+#   content hash  d856a3ead635bc15
+#   text hash     37e59e14e82ffb93
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

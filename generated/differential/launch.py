@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  99b5e15911934f56
-#   text hash     74411c01f20ea293
+#   content hash  d856a3ead635bc15
+#   text hash     7b4bf087b759dc1b
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  99b5e15911934f56
-#   text hash     791574b6233e88cb
+#   content hash  d856a3ead635bc15
+#   text hash     3f272b881d2dcd20
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3b7350a299a516a5
-#   text hash     5e80e991123e5cbf
+#   content hash  38bd5895295d4eab
+#   text hash     f79ed934556db491
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3b7350a299a516a5
-#   text hash     6fdc1aa5b420ca45
+#   content hash  38bd5895295d4eab
+#   text hash     8a67f4bd3c17d141
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

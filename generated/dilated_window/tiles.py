@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3b7350a299a516a5
-#   text hash     e69959c95494e478
+#   content hash  38bd5895295d4eab
+#   text hash     bce8c79d161712a3
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ba0eff7926276599
-#   text hash     21d330c20cf6a4bf
+#   content hash  f425b9159a138a24
+#   text hash     16052f872b1c730d
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

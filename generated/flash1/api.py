@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ba0eff7926276599
-#   text hash     65ae03cbb31de0bf
+#   content hash  f425b9159a138a24
+#   text hash     18773cae3f171450
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ba0eff7926276599
-#   text hash     8b5acdfae0fad48f
+#   content hash  f425b9159a138a24
+#   text hash     3781b0c0582c90f8
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

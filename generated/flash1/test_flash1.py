@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ba0eff7926276599
-#   text hash     2acf6b422d1167c6
+#   content hash  f425b9159a138a24
+#   text hash     764fb8d3855fb8ce
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ba0eff7926276599
-#   text hash     fa2bbc6ec4eeb6dc
+#   content hash  f425b9159a138a24
+#   text hash     2a841796b581a81e
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  7dc817dc5390e028
-#   text hash     63eab86987050fc6
+#   content hash  774878358c8b2640
+#   text hash     6f1480be4284ab74
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

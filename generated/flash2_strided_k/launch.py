@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  7dc817dc5390e028
-#   text hash     e93b96ae734941c6
+#   content hash  774878358c8b2640
+#   text hash     9faacbbf3c76ad84
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

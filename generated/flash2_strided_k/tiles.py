@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  7dc817dc5390e028
-#   text hash     e4ffe526b2a014e8
+#   content hash  774878358c8b2640
+#   text hash     28de77a6f961fc5c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4d67251364db04ef
-#   text hash     1f84b8503921622c
+#   content hash  de89e2fc344be68f
+#   text hash     af25c9bd46556634
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4d67251364db04ef
-#   text hash     3c1940bf49cea08c
+#   content hash  de89e2fc344be68f
+#   text hash     6060a920d5e1c1b7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

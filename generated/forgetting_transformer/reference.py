@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4d67251364db04ef
-#   text hash     f5c2565bf926bf94
+#   content hash  de89e2fc344be68f
+#   text hash     10fe1f05b51322a5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

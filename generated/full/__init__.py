@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1ac43cb41332981b
-#   text hash     a1a8a8940af4de9b
+#   content hash  155f5b8822be70a5
+#   text hash     aaf25cc586e3a1c9
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1ac43cb41332981b
-#   text hash     9145d5f13466513f
+#   content hash  155f5b8822be70a5
+#   text hash     1bb3da3f38c3a9af
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

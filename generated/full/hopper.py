@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1ac43cb41332981b
-#   text hash     7ff7f223d333e024
+#   content hash  155f5b8822be70a5
+#   text hash     6ea8ae51a8d425a7
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

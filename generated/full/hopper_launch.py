@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1ac43cb41332981b
-#   text hash     0cc9d53263ee75b4
+#   content hash  155f5b8822be70a5
+#   text hash     73004319685190f7
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1ac43cb41332981b
-#   text hash     a4fdf251cb8ace7e
+#   content hash  155f5b8822be70a5
+#   text hash     4893f3f2576d6451
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1ac43cb41332981b
-#   text hash     dfc6ef844652a4ae
+#   content hash  155f5b8822be70a5
+#   text hash     19a4168ac1933498
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

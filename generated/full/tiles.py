@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1ac43cb41332981b
-#   text hash     2141f4d27a3952e0
+#   content hash  155f5b8822be70a5
+#   text hash     1da7aee1d415555e
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

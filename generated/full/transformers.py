@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1ac43cb41332981b
-#   text hash     92abef038434d73f
+#   content hash  155f5b8822be70a5
+#   text hash     559d370a84580c29
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2729427218df2e34
-#   text hash     2ec59b57949b76d4
+#   content hash  1cb2e62298927c50
+#   text hash     d63e9084985e8741
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

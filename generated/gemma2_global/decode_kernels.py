@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2729427218df2e34
-#   text hash     7cef9cf112b66dec
+#   content hash  1cb2e62298927c50
+#   text hash     e3372a128d653069
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

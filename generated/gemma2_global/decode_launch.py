@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2729427218df2e34
-#   text hash     8c1589154254d8e8
+#   content hash  1cb2e62298927c50
+#   text hash     6aa2260149b632e2
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2729427218df2e34
-#   text hash     d48fc57e2fa36530
+#   content hash  1cb2e62298927c50
+#   text hash     9e3266906a84aa05
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2729427218df2e34
-#   text hash     e5abb3ac46d66d77
+#   content hash  1cb2e62298927c50
+#   text hash     731e62cb54356816
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

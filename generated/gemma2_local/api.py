@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d40b923f23ae9827
-#   text hash     2d7f35f88a07f882
+#   content hash  680abdcbba9c97fd
+#   text hash     c7405f5566963009
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

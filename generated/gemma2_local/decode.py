@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d40b923f23ae9827
-#   text hash     a280fba58bc73405
+#   content hash  680abdcbba9c97fd
+#   text hash     23992d8cd0b75283
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

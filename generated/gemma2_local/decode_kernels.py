@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d40b923f23ae9827
-#   text hash     8c04064ba6a333c1
+#   content hash  680abdcbba9c97fd
+#   text hash     6ce1d0e6e0fa60e0
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

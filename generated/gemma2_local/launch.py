@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d40b923f23ae9827
-#   text hash     5437ebdb5f49aa41
+#   content hash  680abdcbba9c97fd
+#   text hash     cb8c561bb9630b01
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d40b923f23ae9827
-#   text hash     8975abfba4b541d2
+#   content hash  680abdcbba9c97fd
+#   text hash     3bc88480d4add89f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ba9090074a4673f0
-#   text hash     3c98b94fb85ccd5f
+#   content hash  3776bbd0082999f0
+#   text hash     539f241633674d61
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ba9090074a4673f0
-#   text hash     c5d0cf51f84ea7f6
+#   content hash  3776bbd0082999f0
+#   text hash     2c7ec9c689cab959
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ba9090074a4673f0
-#   text hash     1bcfb8a27687a4d4
+#   content hash  3776bbd0082999f0
+#   text hash     26618b747ea5d7cb
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ba9090074a4673f0
-#   text hash     aafd054ad248f29c
+#   content hash  3776bbd0082999f0
+#   text hash     9715a730c318aebe
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ba9090074a4673f0
-#   text hash     0abc455d9750a23f
+#   content hash  3776bbd0082999f0
+#   text hash     9ad56fa191016edb
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ed96fd5d23e1afcb
-#   text hash     cc2550311943f090
+#   content hash  f8b9021668ffa261
+#   text hash     92329b55b376d103
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ed96fd5d23e1afcb
-#   text hash     9bbf235476167c27
+#   content hash  f8b9021668ffa261
+#   text hash     26d5670046acd2ff
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ed96fd5d23e1afcb
-#   text hash     56c4ba7abb5ef929
+#   content hash  f8b9021668ffa261
+#   text hash     27cf4918582fe283
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

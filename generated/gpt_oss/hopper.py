@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ed96fd5d23e1afcb
-#   text hash     1b58ccf68628c913
+#   content hash  f8b9021668ffa261
+#   text hash     c5f39c9bde9facea
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

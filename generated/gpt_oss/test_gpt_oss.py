@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ed96fd5d23e1afcb
-#   text hash     1d1545ddb776fd40
+#   content hash  f8b9021668ffa261
+#   text hash     e85fef8a8c3b7edd
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  78ad0082c3cc04e1
-#   text hash     8cee3d54f18aa943
+#   content hash  f5bfc71897a26f0e
+#   text hash     878ef3caff03a906
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

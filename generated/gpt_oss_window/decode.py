@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  78ad0082c3cc04e1
-#   text hash     5931b7bb4c494f75
+#   content hash  f5bfc71897a26f0e
+#   text hash     b6be33297d17860f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

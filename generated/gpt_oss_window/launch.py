@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  78ad0082c3cc04e1
-#   text hash     53013c67330b3247
+#   content hash  f5bfc71897a26f0e
+#   text hash     dff64cd3480036cf
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

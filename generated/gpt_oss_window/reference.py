@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  78ad0082c3cc04e1
-#   text hash     1854945aa7b08035
+#   content hash  f5bfc71897a26f0e
+#   text hash     8c4750e9ed79ac9e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

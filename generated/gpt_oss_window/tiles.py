@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  78ad0082c3cc04e1
-#   text hash     c85408b65143cb0f
+#   content hash  f5bfc71897a26f0e
+#   text hash     2a7c31ae8eed0345
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

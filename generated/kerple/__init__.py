@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7031d6dceb8844f7
-#   text hash     38efc9a5c0903d5c
+#   content hash  e3a34ed4e1e8b8b2
+#   text hash     4847e903dbbadcde
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

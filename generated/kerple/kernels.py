@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7031d6dceb8844f7
-#   text hash     e7c9092399c4b050
+#   content hash  e3a34ed4e1e8b8b2
+#   text hash     f706e8fc30a3fd00
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7031d6dceb8844f7
-#   text hash     fac84db6247d6a20
+#   content hash  e3a34ed4e1e8b8b2
+#   text hash     6c86385259e2616d
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

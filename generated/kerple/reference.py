@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7031d6dceb8844f7
-#   text hash     60e2cf3f0c7f5247
+#   content hash  e3a34ed4e1e8b8b2
+#   text hash     ddc6bbe2d3f4ccda
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

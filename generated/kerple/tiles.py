@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7031d6dceb8844f7
-#   text hash     b8c34fd24edf37f0
+#   content hash  e3a34ed4e1e8b8b2
+#   text hash     508a8356ebad6e3a
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

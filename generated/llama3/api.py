@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  01d25e1f62295406
-#   text hash     99289c949122f86a
+#   content hash  9a20282cce898ebb
+#   text hash     4c286d8d15ddc2b1
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  01d25e1f62295406
-#   text hash     2e6b7b86b7dc6855
+#   content hash  9a20282cce898ebb
+#   text hash     246ee7e073f9a6f6
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -36,6 +36,7 @@ def attend_with_cache(
     workspace: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
     return_lse: bool = False,
+    return_key_sums: bool = False,
     split_size: int | None = None,
 ):
     """Causal attention with rotary embedding and grouped heads, as in Llama 3.
@@ -59,6 +60,8 @@ def attend_with_cache(
     workspace: float32, contiguous, at least workspace_size(...) values; made if None
     out: contiguous, where the result goes; made if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq) or (Hq, T)
+    return_key_sums: whether to return at last, float32 (B, Hq, max_seqlen_k), what each key of a sequence gets of the
+        softmax, summed over its new tokens; 0 behind its last key
     split_size: keys that a program goes through, a multiple of 128; long caches are read faster with 1024, short ones with
         fewer. The last bits of a row hang on it; None has one for all calls
     """
@@ -90,7 +93,10 @@ def attend_with_cache(
         workspace = q.new_empty(call.size, dtype=torch.float32)
     if out is None:
         out = q.new_empty(call.out)
-    lse = q.new_empty(call.lse, dtype=torch.float32) if return_lse else None
+    lse = q.new_empty(call.lse, dtype=torch.float32) if return_lse or return_key_sums else None
+    key_sums = None
+    if return_key_sums:
+        key_sums = q.new_empty((seq_lens.shape[0], q.shape[-2], call.max_seqlen_k), dtype=torch.float32)
     if not call.in_rows:
         q, positions = q.contiguous(), None if positions is None else positions.contiguous()
     call.attend(
@@ -110,7 +116,10 @@ def attend_with_cache(
         workspace,
         out,
         lse,
+        key_sums,
     )
+    if return_key_sums:
+        return (out, lse, key_sums) if return_lse else (out, key_sums)
     return (out, lse) if return_lse else out
 
 

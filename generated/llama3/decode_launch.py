@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  01d25e1f62295406
-#   text hash     10cdd2b6866d7600
+#   content hash  9a20282cce898ebb
+#   text hash     4f7240f394aa47ae
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -69,21 +69,26 @@ def workspace_size(q, k, v, longest, max_seqlen_k, split_size, reach, first_keys
 
 @runtime.on_its_device
 def attend(
-    q, call, k, v, seq_lens, page_table, cu_seqlens_q, cos, sin, positions, k_scale, v_scale, scale, parts, out, lse
+    q, call, k, v, seq_lens, page_table, cu_seqlens_q, cos, sin, positions, k_scale, v_scale, scale, parts, out,
+    lse, key_sums
 ):  # fmt: skip
     """Fills in out and lse, the latter in natural-log units; `call` is what shapes tell of them."""
     max_seqlen_k, reach, first_keys = call.max_seqlen_k, *call.seen
     split_values = (q, k, v, seq_lens, cu_seqlens_q, page_table, parts, float(scale), k_scale, v_scale, cos, sin,
     positions, max_seqlen_k, reach, first_keys)  # fmt: skip
     join_values = (parts, seq_lens, cu_seqlens_q, out, lse, max_seqlen_k, reach, first_keys)  # fmt: skip
-    kind = runtime.precision(q), lse is None
+    sums_values = (q, k, seq_lens, cu_seqlens_q, page_table, float(scale), k_scale, cos, sin, positions, max_seqlen_k,
+    lse, key_sums)  # fmt: skip
+    kind = runtime.precision(q), lse is None, key_sums is None
     cache = call.launches.get(kind)
-    if cache is not None and runtime.launch_again(cache, split_values, join_values):
+    if cache is not None and runtime.launch_again(cache, split_values, join_values, sums_values):
         return
     if seq_lens.shape[0] == 0 or out.numel() == 0:
         out.zero_()
         if lse is not None:
             lse.fill_(float("-inf"))
+        if key_sums is not None:
+            key_sums.zero_()
         return
     q, k_scale, v_scale = (
         q.reshape(-1, *q.shape[-2:]),
@@ -95,7 +100,9 @@ def attend(
     rows = longest * (q.shape[1] // k.shape[2])
     block_m, block_n, warps, stages, split_size = split_of(q, k, v, longest, call.split_size)
     splits = count_splits(split_size, longest, max_seqlen_k, reach, first_keys)
-    cache = runtime.LaunchCache.of("decode", q, *call.shapes, call.longest, splits, split_size, lse is None)
+    cache = runtime.LaunchCache.of(
+        "decode", q, *call.shapes, call.longest, splits, split_size, lse is None, key_sums is None
+    )
     runtime.launch(
         cache, kernels.attend_split, (block_m, block_n), split_values,
         grid=lambda: (splits * runtime.cdiv(rows, block_m) * k.shape[2], sequences),
@@ -126,6 +133,26 @@ def attend(
             num_stages=2,
         ),
     )  # fmt: skip
+    if key_sums is not None:
+        block_m, block_n, warps, stages, _ = split_of(q, k, v, 1, call.split_size)
+        runtime.launch(
+            cache, kernels.sum_weights, (block_m, block_n), sums_values,
+            grid=lambda: (k.shape[2] * runtime.cdiv(rows // longest, block_m) * runtime.cdiv(max_seqlen_k, block_n),
+            sequences),
+            from_shapes=lambda: dict(
+                cos_stride_row=cos.stride(0), cos_stride_column=cos.stride(1), sin_stride_row=sin.stride(0),
+                sin_stride_column=sin.stride(1), position_end=cos.shape[0], q_stride_token=q.stride(0),
+                q_stride_head=q.stride(1), k_stride_page=k.stride(0), k_stride_token=k.stride(1),
+                k_stride_head=k.stride(2), k_scale_stride_sequence=runtime.stride(k_scale, 0),
+                k_scale_stride_page=runtime.stride(k_scale, 1), k_scale_stride_token=runtime.stride(k_scale, 2),
+                k_scale_stride_head=runtime.stride(k_scale, 3),
+                pages_stride_sequence=0 if page_table is None else page_table.stride(0), tokens=q.shape[0],
+                longest=longest, Hq=q.shape[1], GROUP=q.shape[-2] // k.shape[-2],
+                PAGE=1 if page_table is None else k.shape[1], D=q.shape[-1], PAIRS=cos.shape[1], BLOCK_M=block_m,
+                BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q), PRECISION=runtime.precision(q),
+                lse_stride_sequence=lse_strides[0], lse_stride_head=lse_strides[1], num_warps=warps, num_stages=stages,
+            ),
+        )  # fmt: skip
     call.launches[kind] = cache
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  01d25e1f62295406
-#   text hash     3ab4f34b918f4316
+#   content hash  9a20282cce898ebb
+#   text hash     dc3811d1d028f169
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  01d25e1f62295406
-#   text hash     ed69459555b01c24
+#   content hash  9a20282cce898ebb
+#   text hash     c022cc33f75b275e
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  01d25e1f62295406
-#   text hash     fcb7d4e36e20850f
+#   content hash  9a20282cce898ebb
+#   text hash     6ed81f78cfed3285
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

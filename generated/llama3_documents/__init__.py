@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  65a969328fe9558d
-#   text hash     9ba1e1c01fa56d9d
+#   content hash  e1f562975135c65b
+#   text hash     bfb968aa1dd63420
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  65a969328fe9558d
-#   text hash     32a1114ffa50b98c
+#   content hash  e1f562975135c65b
+#   text hash     6fe86ddaf32da79a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

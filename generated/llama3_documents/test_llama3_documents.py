@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  65a969328fe9558d
-#   text hash     95ff47dc45661da2
+#   content hash  e1f562975135c65b
+#   text hash     781a8dc1192cf208
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

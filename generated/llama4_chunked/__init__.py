@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f1b7c5488fe00da5
-#   text hash     c6a81bb7dbe855e4
+#   content hash  7f9323447e5d9510
+#   text hash     e07ebc6b7bddf310
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

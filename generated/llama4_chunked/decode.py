@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f1b7c5488fe00da5
-#   text hash     2fa906bf85e8a164
+#   content hash  7f9323447e5d9510
+#   text hash     f8a98ed3c200d3c1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f1b7c5488fe00da5
-#   text hash     5c09f7f6c0e19dc8
+#   content hash  7f9323447e5d9510
+#   text hash     8ed4b4780bd8494d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

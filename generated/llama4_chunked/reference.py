@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f1b7c5488fe00da5
-#   text hash     f1274ed97b1fd616
+#   content hash  7f9323447e5d9510
+#   text hash     3167bf8b7686a5cf
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

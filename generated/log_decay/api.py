@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  730f3baaf571a77f
-#   text hash     37b73936f72eb5a4
+#   content hash  70c0b610e933da68
+#   text hash     d49312325e368c3b
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

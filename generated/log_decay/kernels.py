@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  730f3baaf571a77f
-#   text hash     75cd37fd94a03398
+#   content hash  70c0b610e933da68
+#   text hash     433cb5c1bedcb975
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

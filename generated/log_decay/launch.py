@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  730f3baaf571a77f
-#   text hash     1be116a9a2732c99
+#   content hash  70c0b610e933da68
+#   text hash     ffc2cb902f067e0b
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  730f3baaf571a77f
-#   text hash     0e1480d3e4b5252d
+#   content hash  70c0b610e933da68
+#   text hash     52fedf2cd0d103c1
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

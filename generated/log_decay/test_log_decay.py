@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  730f3baaf571a77f
-#   text hash     1487ae101f7bd427
+#   content hash  70c0b610e933da68
+#   text hash     b3a7a399e05a6070
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

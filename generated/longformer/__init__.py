@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0c1ab04de86bef21
-#   text hash     4f0c1a684fcdb4d4
+#   content hash  053cedde2a371e52
+#   text hash     44c27922334d0966
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

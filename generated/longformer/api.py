@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0c1ab04de86bef21
-#   text hash     0a6f458c17b7e00f
+#   content hash  053cedde2a371e52
+#   text hash     716a44faa72c1069
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

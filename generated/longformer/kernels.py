@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0c1ab04de86bef21
-#   text hash     3c0cd60241a25142
+#   content hash  053cedde2a371e52
+#   text hash     ade47710bec679b3
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

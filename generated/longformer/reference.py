@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0c1ab04de86bef21
-#   text hash     2dcbb820e2a6831c
+#   content hash  053cedde2a371e52
+#   text hash     a531c6171024d8bb
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0c1ab04de86bef21
-#   text hash     a6c5b52072a2be28
+#   content hash  053cedde2a371e52
+#   text hash     52e57bb0ee77ccd7
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bea18997f4deadb4
-#   text hash     067f2de5bd616790
+#   content hash  40463816cba30158
+#   text hash     c22306b5d41d9ea3
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

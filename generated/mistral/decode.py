@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bea18997f4deadb4
-#   text hash     a111c5f7fdba5206
+#   content hash  40463816cba30158
+#   text hash     faf54006ccf765c8
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bea18997f4deadb4
-#   text hash     f46e0d0d052c3df7
+#   content hash  40463816cba30158
+#   text hash     987287e0f9c5b297
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bea18997f4deadb4
-#   text hash     f0cb3b10dc8f0beb
+#   content hash  40463816cba30158
+#   text hash     660df810d452f0ef
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bea18997f4deadb4
-#   text hash     52d49a66dbe66b07
+#   content hash  40463816cba30158
+#   text hash     5fb009dc51e12292
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

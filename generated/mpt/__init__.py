@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  01feea8a6dac2d3e
-#   text hash     34213c0437d1be83
+#   content hash  b490115a78c2ee10
+#   text hash     ba4b30172150e80c
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

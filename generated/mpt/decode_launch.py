@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  01feea8a6dac2d3e
-#   text hash     f351bb200dffcab2
+#   content hash  b490115a78c2ee10
+#   text hash     b71170aebb700ff8
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  01feea8a6dac2d3e
-#   text hash     647499a408bd6e7f
+#   content hash  b490115a78c2ee10
+#   text hash     60a3bcc32d38580e
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  01feea8a6dac2d3e
-#   text hash     feba44035516623e
+#   content hash  b490115a78c2ee10
+#   text hash     68e2b5fd005e77bd
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  01feea8a6dac2d3e
-#   text hash     dd7b2ef1e04788db
+#   content hash  b490115a78c2ee10
+#   text hash     065321ee93380730
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

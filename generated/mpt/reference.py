@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  01feea8a6dac2d3e
-#   text hash     6c806d705d36b7fc
+#   content hash  b490115a78c2ee10
+#   text hash     174fec46b8089d2c
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  01feea8a6dac2d3e
-#   text hash     aa7880c5aa1ca035
+#   content hash  b490115a78c2ee10
+#   text hash     707d24ac90c16af6
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c5636da350e7592b
-#   text hash     27bcecf557a8474d
+#   content hash  a2f7e7cfe5f0a1cd
+#   text hash     ad68a0fb1c580412
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

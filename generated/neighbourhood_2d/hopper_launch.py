@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c5636da350e7592b
-#   text hash     bf693beb86aba09e
+#   content hash  a2f7e7cfe5f0a1cd
+#   text hash     4133926bfb821794
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py gets."""
 

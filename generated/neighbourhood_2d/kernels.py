@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c5636da350e7592b
-#   text hash     23b864185eadc98a
+#   content hash  a2f7e7cfe5f0a1cd
+#   text hash     635d07160e6daa7d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

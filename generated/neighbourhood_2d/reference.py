@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c5636da350e7592b
-#   text hash     e23aa8c4828d74ce
+#   content hash  a2f7e7cfe5f0a1cd
+#   text hash     881ec0d2c8c4118d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

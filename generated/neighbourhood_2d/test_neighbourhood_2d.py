@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c5636da350e7592b
-#   text hash     cf495055637ce7f2
+#   content hash  a2f7e7cfe5f0a1cd
+#   text hash     fb4ae8835dc3e976
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

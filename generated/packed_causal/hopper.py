@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  21c8d44d788e6f2c
-#   text hash     90aad80dbc3270ec
+#   content hash  c07ac7dc56a9f8b9
+#   text hash     f3d95db3ecd4ff93
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  21c8d44d788e6f2c
-#   text hash     f4bc40db632c88ae
+#   content hash  c07ac7dc56a9f8b9
+#   text hash     852aec9cb08bc072
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

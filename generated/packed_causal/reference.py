@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  21c8d44d788e6f2c
-#   text hash     c3e53e1aaeb9f866
+#   content hash  c07ac7dc56a9f8b9
+#   text hash     97b14bf5bf5e18a6
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

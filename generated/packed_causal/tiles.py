@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  21c8d44d788e6f2c
-#   text hash     d9889cb03cc073d5
+#   content hash  c07ac7dc56a9f8b9
+#   text hash     02bb728ec9d74495
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

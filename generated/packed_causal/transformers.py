@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  21c8d44d788e6f2c
-#   text hash     fafad4da9c75b694
+#   content hash  c07ac7dc56a9f8b9
+#   text hash     eaf06da590d41d97
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  840c3c0086cef4a9
-#   text hash     89189f297bba11a3
+#   content hash  5742ad7920558fa2
+#   text hash     254234d6f37f5cc3
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  840c3c0086cef4a9
-#   text hash     3e020fefa0810562
+#   content hash  5742ad7920558fa2
+#   text hash     0fff1058c19e7782
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  840c3c0086cef4a9
-#   text hash     0543b5a0735057b9
+#   content hash  5742ad7920558fa2
+#   text hash     aba5a58a6a122a5c
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

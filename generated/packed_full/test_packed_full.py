@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  840c3c0086cef4a9
-#   text hash     4a891bc8f186df18
+#   content hash  5742ad7920558fa2
+#   text hash     f975a43a05d28519
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  840c3c0086cef4a9
-#   text hash     c44fd34e7ca8ea0d
+#   content hash  5742ad7920558fa2
+#   text hash     5e662e5b26d03ce0
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

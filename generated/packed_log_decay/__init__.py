@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c86a2df5a73427c3
-#   text hash     6cd2ec3eba0d8f62
+#   content hash  6d19fa05f776dfb2
+#   text hash     c31f58ce3097babe
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

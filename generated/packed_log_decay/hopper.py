@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c86a2df5a73427c3
-#   text hash     1aa9de59aa671008
+#   content hash  6d19fa05f776dfb2
+#   text hash     5d3bbec1419ebdbe
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

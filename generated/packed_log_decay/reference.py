@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c86a2df5a73427c3
-#   text hash     d391843e6bf1a406
+#   content hash  6d19fa05f776dfb2
+#   text hash     d4e64711e801f9f4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

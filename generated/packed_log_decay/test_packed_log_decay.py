@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c86a2df5a73427c3
-#   text hash     2fd0d2e8b75135be
+#   content hash  6d19fa05f776dfb2
+#   text hash     c49f8514fcd4ed74
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c86a2df5a73427c3
-#   text hash     b082d659a45dfca4
+#   content hash  6d19fa05f776dfb2
+#   text hash     8c39b2c55336adab
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3528c3fbb6f2d8c0
-#   text hash     b5a8bba76874c90a
+#   content hash  d7934848095463ea
+#   text hash     3d36a04a067a5ac0
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3528c3fbb6f2d8c0
-#   text hash     571067f649a06315
+#   content hash  d7934848095463ea
+#   text hash     8d1fdf1a6c53ca1c
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3528c3fbb6f2d8c0
-#   text hash     dfc8d7072b0f6bc8
+#   content hash  d7934848095463ea
+#   text hash     378aea3ec5abb105
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

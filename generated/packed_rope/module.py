@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3528c3fbb6f2d8c0
-#   text hash     a97cde8ba88fad13
+#   content hash  d7934848095463ea
+#   text hash     350f04df615e3969
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

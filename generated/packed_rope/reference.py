@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3528c3fbb6f2d8c0
-#   text hash     b0dd0b6caf13be41
+#   content hash  d7934848095463ea
+#   text hash     de57e6c595cadf5b
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

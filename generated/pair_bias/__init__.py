@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d3bce02fc3b6ee12
-#   text hash     8fbb5cba7504776c
+#   content hash  56e1f9b4d238002c
+#   text hash     cbd858bc53600776
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d3bce02fc3b6ee12
-#   text hash     77c4e5825c435d42
+#   content hash  56e1f9b4d238002c
+#   text hash     4e474c9a8c36c308
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d3bce02fc3b6ee12
-#   text hash     224a5d6d910b55c7
+#   content hash  56e1f9b4d238002c
+#   text hash     fd05a660cb1f43ea
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d3bce02fc3b6ee12
-#   text hash     0556904eb032455b
+#   content hash  56e1f9b4d238002c
+#   text hash     812b42768e443745
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d3bce02fc3b6ee12
-#   text hash     79d7fc7e096a0544
+#   content hash  56e1f9b4d238002c
+#   text hash     cc825ffd74ebe030
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f0924fbb6dae9ff5
-#   text hash     87de25d5513e4dd5
+#   content hash  c24e4df64965dcd8
+#   text hash     0959204abd71ba0d
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

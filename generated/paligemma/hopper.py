@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f0924fbb6dae9ff5
-#   text hash     584976c7b74f74fd
+#   content hash  c24e4df64965dcd8
+#   text hash     675fb61ec3dca1bc
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

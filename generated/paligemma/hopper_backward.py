@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f0924fbb6dae9ff5
-#   text hash     73e75ca8246e8504
+#   content hash  c24e4df64965dcd8
+#   text hash     87ca5bd20b2cad7b
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

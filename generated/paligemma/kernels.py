@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f0924fbb6dae9ff5
-#   text hash     8d15406003047aaf
+#   content hash  c24e4df64965dcd8
+#   text hash     d2cfd515cf654404
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f0924fbb6dae9ff5
-#   text hash     48bb927b5344fb31
+#   content hash  c24e4df64965dcd8
+#   text hash     d653b000a2e84940
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

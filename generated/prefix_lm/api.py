@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d6506c2eeefd1884
-#   text hash     8aaab7b7d840792e
+#   content hash  5907da7ce635664e
+#   text hash     c7ec40cf17e1d2db
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

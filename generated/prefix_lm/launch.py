@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d6506c2eeefd1884
-#   text hash     f5954b923dfcf31f
+#   content hash  5907da7ce635664e
+#   text hash     21e1d1870255f676
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d6506c2eeefd1884
-#   text hash     35e51633a3d833b6
+#   content hash  5907da7ce635664e
+#   text hash     cd237244e301989f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

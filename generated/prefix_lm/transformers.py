@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d6506c2eeefd1884
-#   text hash     ce55c9163a9d3142
+#   content hash  5907da7ce635664e
+#   text hash     d950cb30193b47b9
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1618d2078ed1922c
-#   text hash     0e8a1df8f1cda2b0
+#   content hash  933c3fc10dcd27f3
+#   text hash     086d33182f913c62
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1618d2078ed1922c
-#   text hash     c3ed7b1261333e83
+#   content hash  933c3fc10dcd27f3
+#   text hash     6f264f2d729d3d77
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1618d2078ed1922c
-#   text hash     6fee031393989514
+#   content hash  933c3fc10dcd27f3
+#   text hash     94dde23e067748c5
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

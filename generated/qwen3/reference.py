@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1618d2078ed1922c
-#   text hash     cc26aad27408f5de
+#   content hash  933c3fc10dcd27f3
+#   text hash     9f8dbcc7a9f8152b
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

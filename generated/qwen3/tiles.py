@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1618d2078ed1922c
-#   text hash     8afcbbb23433f27c
+#   content hash  933c3fc10dcd27f3
+#   text hash     556fdab7c1acd757
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a82d76bf014f33df
-#   text hash     12bc8f3088766399
+#   content hash  6a09d86ba21f355a
+#   text hash     d59be685d229c094
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a82d76bf014f33df
-#   text hash     0fe82fb8ca9f5d3f
+#   content hash  6a09d86ba21f355a
+#   text hash     4ccc15b6ea7cefc6
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a82d76bf014f33df
-#   text hash     46a9a727ff3ec33c
+#   content hash  6a09d86ba21f355a
+#   text hash     def3825c5932d9d7
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

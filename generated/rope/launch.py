@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a82d76bf014f33df
-#   text hash     ddbe493241c2e534
+#   content hash  6a09d86ba21f355a
+#   text hash     7ac52cf89997cba2
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a82d76bf014f33df
-#   text hash     9b34e324dffb6ce6
+#   content hash  6a09d86ba21f355a
+#   text hash     f5486c93470320f4
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

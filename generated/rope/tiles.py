@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a82d76bf014f33df
-#   text hash     32eab38a71b6793e
+#   content hash  6a09d86ba21f355a
+#   text hash     82d0856b9fe3d405
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

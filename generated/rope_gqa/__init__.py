@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  07820e17d6723952
-#   text hash     72c16acc6ab22dc7
+#   content hash  5776c33458d9cce2
+#   text hash     c37a47160f411de4
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  07820e17d6723952
-#   text hash     dae432c234a4a8cc
+#   content hash  5776c33458d9cce2
+#   text hash     37539a0b05f0d77f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  07820e17d6723952
-#   text hash     bf37f113ff329ceb
+#   content hash  5776c33458d9cce2
+#   text hash     98509dffd41074fc
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py gets."""
 

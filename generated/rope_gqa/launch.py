@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  07820e17d6723952
-#   text hash     0da502cd65e8600a
+#   content hash  5776c33458d9cce2
+#   text hash     ac786ead23966fe3
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  07820e17d6723952
-#   text hash     e347cb40a20c9271
+#   content hash  5776c33458d9cce2
+#   text hash     4cb2142f2a42fe09
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3859faa7f08005df
-#   text hash     66edb5ba00dda5e2
+#   content hash  e12f9abd857bb679
+#   text hash     a7d0d7ae5fe7bb64
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3859faa7f08005df
-#   text hash     3e20bf9a37959158
+#   content hash  e12f9abd857bb679
+#   text hash     7266ef98b82bf77c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3859faa7f08005df
-#   text hash     abb8296a4fd99bbd
+#   content hash  e12f9abd857bb679
+#   text hash     8df3a79e32de8c2e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

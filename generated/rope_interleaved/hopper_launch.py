@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3859faa7f08005df
-#   text hash     75aa9dfa27386ec9
+#   content hash  e12f9abd857bb679
+#   text hash     512844a40a6ef0f4
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3859faa7f08005df
-#   text hash     e6cfecaee8e75c69
+#   content hash  e12f9abd857bb679
+#   text hash     1971ce50704ec303
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

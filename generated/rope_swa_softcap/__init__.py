@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6bed7d6e519a8263
-#   text hash     ee2751b66df245d5
+#   content hash  4d68e2a833d47b4b
+#   text hash     f1547442a50af2b8
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

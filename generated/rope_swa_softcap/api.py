@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6bed7d6e519a8263
-#   text hash     1b78794138569f68
+#   content hash  4d68e2a833d47b4b
+#   text hash     cce0a131c7b42dd8
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

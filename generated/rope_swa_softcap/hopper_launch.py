@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6bed7d6e519a8263
-#   text hash     0bb089bdaa89fbbe
+#   content hash  4d68e2a833d47b4b
+#   text hash     d9b1eb59d72d87a6
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6bed7d6e519a8263
-#   text hash     8779d5c23076e4ef
+#   content hash  4d68e2a833d47b4b
+#   text hash     f3fd385b7653cca3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

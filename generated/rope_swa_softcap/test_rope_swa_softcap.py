@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6bed7d6e519a8263
-#   text hash     cd653f5145027685
+#   content hash  4d68e2a833d47b4b
+#   text hash     cc2ed55c0dafba3c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

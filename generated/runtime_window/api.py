@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ec13df595cc531d7
-#   text hash     9eb912a3e69bb010
+#   content hash  547b247033c362f9
+#   text hash     a752ff3f0b05286c
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

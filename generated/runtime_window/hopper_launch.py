@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ec13df595cc531d7
-#   text hash     e0c20ab79de56584
+#   content hash  547b247033c362f9
+#   text hash     28f1a9daa92de26c
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

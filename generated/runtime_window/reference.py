@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ec13df595cc531d7
-#   text hash     2da22f9fad55db32
+#   content hash  547b247033c362f9
+#   text hash     4c65e46840c4aecb
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ec13df595cc531d7
-#   text hash     1423b5fd8ed23c4e
+#   content hash  547b247033c362f9
+#   text hash     437363ae1c828e04
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  06d3b05d19ddb905
-#   text hash     2aa9fbc894cdca5b
+#   content hash  780a7f6a7aeb411f
+#   text hash     1f74eea90f6bddd2
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

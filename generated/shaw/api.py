@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  06d3b05d19ddb905
-#   text hash     19b0eb55b5a743b7
+#   content hash  780a7f6a7aeb411f
+#   text hash     85e3e5d2c4ef2279
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

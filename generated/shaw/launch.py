@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  06d3b05d19ddb905
-#   text hash     25e35ded73260a34
+#   content hash  780a7f6a7aeb411f
+#   text hash     48c02c9bee1b65ae
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

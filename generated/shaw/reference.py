@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  06d3b05d19ddb905
-#   text hash     edfa293917b8d1b1
+#   content hash  780a7f6a7aeb411f
+#   text hash     5bf21779c1ca328a
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

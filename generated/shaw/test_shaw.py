@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  06d3b05d19ddb905
-#   text hash     a1e120cc02d5efbb
+#   content hash  780a7f6a7aeb411f
+#   text hash     e065872acce72037
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fcebff760fcddaa3
-#   text hash     655c6da03045163b
+#   content hash  3e923d2f1a1be219
+#   text hash     7a29cf3f0d787149
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

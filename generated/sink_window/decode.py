@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fcebff760fcddaa3
-#   text hash     f377c9c64a45b376
+#   content hash  3e923d2f1a1be219
+#   text hash     885c8616be2e5bf0
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -35,6 +35,7 @@ def attend_with_cache(
     workspace: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
     return_lse: bool = False,
+    return_key_sums: bool = False,
     split_size: int | None = None,
 ):
     """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
@@ -58,6 +59,8 @@ def attend_with_cache(
     workspace: float32, contiguous, at least workspace_size(...) values; made if None
     out: contiguous, where the result goes; made if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq) or (Hq, T)
+    return_key_sums: whether to return at last, float32 (B, Hq, max_seqlen_k), what each key of a sequence gets of the
+        softmax, summed over its new tokens; 0 behind its last key
     split_size: keys that a program goes through, a multiple of 128; long caches are read faster with 1024, short ones with
         fewer. The last bits of a row hang on it; None has one for all calls
     """
@@ -78,6 +81,7 @@ def attend_with_cache(
         workspace,
         out,
         return_lse,
+        return_key_sums,
         split_size,
     )
 
@@ -99,6 +103,7 @@ def _attend(
     workspace,
     out,
     return_lse,
+    return_key_sums,
     split_size,
 ):
     """What `attend_with_cache` does; names from the spec begin with `in_` from here on, as in the kernels."""
@@ -119,7 +124,10 @@ def _attend(
         workspace = q.new_empty(call.size, dtype=torch.float32)
     if out is None:
         out = q.new_empty(call.out)
-    lse = q.new_empty(call.lse, dtype=torch.float32) if return_lse else None
+    lse = q.new_empty(call.lse, dtype=torch.float32) if return_lse or return_key_sums else None
+    key_sums = None
+    if return_key_sums:
+        key_sums = q.new_empty((seq_lens.shape[0], q.shape[-2], call.max_seqlen_k), dtype=torch.float32)
     if not call.in_rows:
         q = q.contiguous()
     call.attend(
@@ -138,7 +146,10 @@ def _attend(
         workspace,
         out,
         lse,
+        key_sums,
     )
+    if return_key_sums:
+        return (out, lse, key_sums) if return_lse else (out, key_sums)
     return (out, lse) if return_lse else out
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fcebff760fcddaa3
-#   text hash     b9b88f450b8b1ab3
+#   content hash  3e923d2f1a1be219
+#   text hash     f647a29912e9d377
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fcebff760fcddaa3
-#   text hash     c84003943f064237
+#   content hash  3e923d2f1a1be219
+#   text hash     d23a8480418dc2a2
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fcebff760fcddaa3
-#   text hash     c58cce90783c4c0e
+#   content hash  3e923d2f1a1be219
+#   text hash     ee550437a93378db
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a7f0ecdc76360664
-#   text hash     8a4b8c3c27f81f75
+#   content hash  fa5ea5709c6dd243
+#   text hash     775d480ea1869553
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

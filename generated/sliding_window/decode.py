@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a7f0ecdc76360664
-#   text hash     908bb97705f528bb
+#   content hash  fa5ea5709c6dd243
+#   text hash     ce6ae22085e692ad
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

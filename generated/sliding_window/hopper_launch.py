@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a7f0ecdc76360664
-#   text hash     9defbeb314e7a6a1
+#   content hash  fa5ea5709c6dd243
+#   text hash     4f3d0a7afb33def9
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a7f0ecdc76360664
-#   text hash     6e814aac7b97e1dc
+#   content hash  fa5ea5709c6dd243
+#   text hash     c8e178d244bb2263
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a7f0ecdc76360664
-#   text hash     345c1af6b9abfe6b
+#   content hash  fa5ea5709c6dd243
+#   text hash     dc5097035d229ec9
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  edcf943ca93d15cd
-#   text hash     cac756fa70491d37
+#   content hash  bf35b85b24acf672
+#   text hash     6628bbe7dfd3fa23
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

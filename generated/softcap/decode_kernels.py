@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  edcf943ca93d15cd
-#   text hash     1dfb546ffb0eae43
+#   content hash  bf35b85b24acf672
+#   text hash     a3f7bc472ab5419c
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

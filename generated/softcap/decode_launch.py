@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  edcf943ca93d15cd
-#   text hash     06c72709da5476ce
+#   content hash  bf35b85b24acf672
+#   text hash     378835762dbc13bb
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

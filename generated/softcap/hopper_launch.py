@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  edcf943ca93d15cd
-#   text hash     af0ec2548b1b9d74
+#   content hash  bf35b85b24acf672
+#   text hash     cf68431cb9157c21
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  edcf943ca93d15cd
-#   text hash     f6d1a4a9dace2eb4
+#   content hash  bf35b85b24acf672
+#   text hash     28e250057a644da6
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

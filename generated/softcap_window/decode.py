@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d1021e6078fde3e0
-#   text hash     cad8d8f2776914c8
+#   content hash  a2a5dd07a411b3e0
+#   text hash     a787a71104c60018
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

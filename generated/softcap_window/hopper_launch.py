@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d1021e6078fde3e0
-#   text hash     99d5dd691a1aa859
+#   content hash  a2a5dd07a411b3e0
+#   text hash     0c531d8b2fd6b468
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

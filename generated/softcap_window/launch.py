@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d1021e6078fde3e0
-#   text hash     1df491ce066a87d3
+#   content hash  a2a5dd07a411b3e0
+#   text hash     58c4be3e56a6164d
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

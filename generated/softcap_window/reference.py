@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d1021e6078fde3e0
-#   text hash     fad50a70afb9d3d9
+#   content hash  a2a5dd07a411b3e0
+#   text hash     f9d72700cbb48c9b
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

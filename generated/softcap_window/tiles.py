@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d1021e6078fde3e0
-#   text hash     39f81eeb2b71dee0
+#   content hash  a2a5dd07a411b3e0
+#   text hash     c3f9bef29b05cca9
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ff4eb718e0ce3d0d
-#   text hash     0a100974f9754ec9
+#   content hash  024cf687ab416141
+#   text hash     0b008060c0e6fc84
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

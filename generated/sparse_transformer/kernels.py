@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ff4eb718e0ce3d0d
-#   text hash     1f04828b6eb2930e
+#   content hash  024cf687ab416141
+#   text hash     a01518dc1d158db0
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

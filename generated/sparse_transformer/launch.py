@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ff4eb718e0ce3d0d
-#   text hash     aca6da085dd3b37c
+#   content hash  024cf687ab416141
+#   text hash     9b17e680e5594e0f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ff4eb718e0ce3d0d
-#   text hash     6f54049934eb298b
+#   content hash  024cf687ab416141
+#   text hash     527d6407ca9c3a67
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

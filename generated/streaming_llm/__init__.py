@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b9c0c88c510ad056
-#   text hash     c6187673d2dc107c
+#   content hash  4267f3fd39328d30
+#   text hash     2df6106f23b7ec8b
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

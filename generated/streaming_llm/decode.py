@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b9c0c88c510ad056
-#   text hash     8cad86882817a8fc
+#   content hash  4267f3fd39328d30
+#   text hash     19bb539289628ec8
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

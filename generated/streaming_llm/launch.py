@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b9c0c88c510ad056
-#   text hash     826df9681c0b8f3d
+#   content hash  4267f3fd39328d30
+#   text hash     0cd4713a846fed95
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b9c0c88c510ad056
-#   text hash     9f4d0d36792becd4
+#   content hash  4267f3fd39328d30
+#   text hash     8a85493463bddd5f
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

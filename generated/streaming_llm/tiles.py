@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b9c0c88c510ad056
-#   text hash     bfa262d58e27c630
+#   content hash  4267f3fd39328d30
+#   text hash     efa5b99364d08615
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9d28da5475bb3962
-#   text hash     4fc0df279ffe4056
+#   content hash  867bdff3638a848f
+#   text hash     c431f66300a148b1
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

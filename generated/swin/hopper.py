@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9d28da5475bb3962
-#   text hash     3083b33ac4d6ddf9
+#   content hash  867bdff3638a848f
+#   text hash     deedd01c756e58ab
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9d28da5475bb3962
-#   text hash     3363910541aff215
+#   content hash  867bdff3638a848f
+#   text hash     f49f5a196bb39447
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

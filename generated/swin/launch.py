@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9d28da5475bb3962
-#   text hash     fd776579e01a938f
+#   content hash  867bdff3638a848f
+#   text hash     563cc22497f27164
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

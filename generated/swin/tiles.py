@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9d28da5475bb3962
-#   text hash     78abad1b31319a0b
+#   content hash  867bdff3638a848f
+#   text hash     07bafd14f2b63cfd
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

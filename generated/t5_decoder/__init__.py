@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6af7fefc381578bf
-#   text hash     af0e5455a8c2d018
+#   content hash  f2c9c038cb762a06
+#   text hash     6ca3fd37fb4be12c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

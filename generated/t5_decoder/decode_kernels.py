@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6af7fefc381578bf
-#   text hash     7166f9e0ec0e9be8
+#   content hash  f2c9c038cb762a06
+#   text hash     a31556a009861482
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

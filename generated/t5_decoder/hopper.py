@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6af7fefc381578bf
-#   text hash     52558e2f295fa7f2
+#   content hash  f2c9c038cb762a06
+#   text hash     2a721be01713ed1b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6af7fefc381578bf
-#   text hash     cdf6dbba6dc07dec
+#   content hash  f2c9c038cb762a06
+#   text hash     03a9a00cca69e97b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6af7fefc381578bf
-#   text hash     6a4596d14ffae43c
+#   content hash  f2c9c038cb762a06
+#   text hash     9dc3944a1f0589d2
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

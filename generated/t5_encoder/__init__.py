@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7d2c6f350548d5b7
-#   text hash     73567770769f438b
+#   content hash  9d15f4f237fc7ec9
+#   text hash     762e70b8855f2560
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7d2c6f350548d5b7
-#   text hash     0edead739382e89c
+#   content hash  9d15f4f237fc7ec9
+#   text hash     e9ecd26b90d0cdbb
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

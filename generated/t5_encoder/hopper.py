@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7d2c6f350548d5b7
-#   text hash     2368ad85d00d0a4f
+#   content hash  9d15f4f237fc7ec9
+#   text hash     6ad4cb165d876a39
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

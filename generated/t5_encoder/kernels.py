@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7d2c6f350548d5b7
-#   text hash     5c380990f3b2358d
+#   content hash  9d15f4f237fc7ec9
+#   text hash     46665aab11911794
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7d2c6f350548d5b7
-#   text hash     6abd7e49c4c393c1
+#   content hash  9d15f4f237fc7ec9
+#   text hash     143394452e70ce5c
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3fb7357fa5abe69d
-#   text hash     6354ee1c226db3b5
+#   content hash  099900b934b9db81
+#   text hash     d66a33acbf78269c
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3fb7357fa5abe69d
-#   text hash     d961da156e4c5402
+#   content hash  099900b934b9db81
+#   text hash     51829b2ecbd59738
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py gets."""
 

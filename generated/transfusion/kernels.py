@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3fb7357fa5abe69d
-#   text hash     dd794b94a0f14400
+#   content hash  099900b934b9db81
+#   text hash     9e63f2ae3fcc5ed6
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3fb7357fa5abe69d
-#   text hash     0eb1fc310bc35b33
+#   content hash  099900b934b9db81
+#   text hash     b669eaf13b413e37
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3fb7357fa5abe69d
-#   text hash     c9f14740c29753fe
+#   content hash  099900b934b9db81
+#   text hash     ca4dff12e55d511b
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

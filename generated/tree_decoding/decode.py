@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  94b0041c39d91faf
-#   text hash     2299075edcaee509
+#   content hash  b47147ab059820c4
+#   text hash     92e954ad7c342b9b
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  94b0041c39d91faf
-#   text hash     4568ce07ec60c385
+#   content hash  b47147ab059820c4
+#   text hash     1d5c02e8e1f34aa2
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

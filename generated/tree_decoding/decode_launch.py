@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  94b0041c39d91faf
-#   text hash     0589b2b9f4e81f75
+#   content hash  b47147ab059820c4
+#   text hash     f2aba706c75be596
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  94b0041c39d91faf
-#   text hash     da1a73a480d5d86c
+#   content hash  b47147ab059820c4
+#   text hash     f77ac9e93243a2d6
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

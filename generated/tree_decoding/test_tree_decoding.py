@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  94b0041c39d91faf
-#   text hash     1dc88a0802cb3c53
+#   content hash  b47147ab059820c4
+#   text hash     ae6e925646d4c8c6
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -220,6 +220,23 @@ def test_queries_of_any_size_over_float8(power: int) -> None:
     assert torch.equal(out, moved)
 
 
+@pytest.mark.parametrize("new", [1, 6])
+@pytest.mark.parametrize("name", ["llama3", "sink_window"])
+def test_what_keys_get_of_the_weights(name: str, new: int) -> None:
+    lengths = [3000, 700, 129]
+    s = Sequences(lengths, [new] * 3, HEADS, KV_HEADS, 128, device="cuda", dtype=torch.bfloat16)
+    module = load(name)
+    values = angles(128) if name == "llama3" else {"window": 500, "sinks": torch.linspace(-2, 4, HEADS, device="cuda")}
+    cache = Cache(s).fill(module.decode.append, turned(module, s, lambda b: values))
+    given = {**values, **cache.pages(), "return_key_sums": True}
+    _, sums = module.decode.attend_with_cache(torch.stack(s.q), cache.k, cache.v, s.seq_lens, **given)
+    for b, n in enumerate(lengths):
+        rows = [x[b][None].double() for x in (s.q, s.k, s.v)]
+        _, wanted = module.reference(*rows, **values, return_key_sums=True)
+        check([sums[b, :, :n]], [wanted[0]], 2e-2)
+        assert (sums[b, :, n:] == 0).all()
+
+
 @pytest.mark.parametrize("page", [1, 16, 128])
 def test_bits_hang_on_neither_pages_nor_the_batch(page: int) -> None:
     s = Sequences(LENGTHS, [1] * len(LENGTHS), HEADS, KV_HEADS, 128, device="cuda", dtype=torch.bfloat16)

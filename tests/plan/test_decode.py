@@ -240,6 +240,22 @@ def decode(
     return out, lse, alone
 
 
+def measured(
+    module: ModuleType, name: str, s: Sequences, c: Cache, given: tuple[Values, Callable[[int], Values]], more: Values
+) -> tuple[torch.Tensor, ...]:
+    """All that a call returns, of new tokens one behind the other."""
+
+    def turned(b: int) -> Values:
+        found = given[1](b)
+        return {**ROPE, "positions": found["positions"][0]} if "positions" in found else {}
+
+    c.fill(module.decode.append, turned)
+    found: tuple[torch.Tensor, ...] = module.decode.attend_with_cache(
+        joined(s.q, True), c.k, c.v, s.seq_lens, return_lse=True, **c.pages(), **given[0], **s.cuts(), **more
+    )
+    return found
+
+
 def check(module: ModuleType, name: str, s: Sequences, c: Cache, *, packed: bool = False) -> None:
     """Holds a call against the reference."""
     out, lse, alone = decode(module, name, s, c, packed=packed)
@@ -675,3 +691,28 @@ def test_wider_heads_are_refused(
         decoding.attend_with_cache(torch.stack(s.q), cache.k, cache.v, s.seq_lens)
     with pytest.raises(ValueError, match=told.replace("q:", "k_cache:")):
         decoding.append(s.k[0], s.v[0], cache.k, cache.v, cache.slots(0))
+
+
+MEASURED = ["plain", "window", "in_pieces", "first_keys", "capped", "sinking", "moody", "drafted", "by_head", "latent"]
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_what_keys_get_of_the_weights(tmp_path: Path, name: str) -> None:
+    """Keys that no new token sees get nothing, those behind a sequence's last neither."""
+    module = package(tmp_path, f"measured_{name}", VARIANTS[name].text, exports="decode, statistics")
+    s = Sequences([70, 7, 0], [3, 3, 0], **VARIANTS[name].shape, seed=4)
+    s.q[2] = s.q[2].new_zeros(0, *s.q[2].shape[1:])
+    c = Cache(s, page=8)
+    found, given = [], VARIANTS[name].given(s, c, True)
+    for more in ({}, {"return_key_sums": True}):
+        out, lse, *sums = measured(module, name, s, c, given, more)
+        found.append((out, lse))
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
+    assert sums[0].shape == (3, s.heads, c.room)
+    for b, n in enumerate(s.lengths):
+        assert (sums[0][b, :, n:] == 0).all()
+        if n:
+            rows = given[1](b)
+            _, wanted = module.reference(s.q[b][None], s.k[b][None], s.v[b][None], return_key_sums=True, **rows)
+            torch.testing.assert_close(sums[0][b, :, :n], wanted[0], rtol=1e-4, atol=2e-5)

@@ -55,3 +55,8 @@ def values(a: Analysis) -> tuple[Block, ...]:
     """The statements that load a tile of values; columns of keys are there already."""
     load = Statement("v_tile", "load_places(v_ptr, v_place, inside, DV, BLOCK_DV).to(q_tile.dtype)")
     return (Branch("V_IN_K", (Statement("v_tile", "k_tile"),), (load,)),) if a.spec.latent else (load,)
+
+
+def stored(a: Analysis) -> tuple[Block, ...]:
+    """The statements by which a new token is done once its keys are stored."""
+    return (Branch("V_IN_K", (Statement("", "return"),)),) if a.spec.latent else ()

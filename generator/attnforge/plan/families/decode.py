@@ -19,6 +19,7 @@ from ..parameters import Function, Kernel, Parameter, Step, jitted
 from ..shared_parameters import SharedParameters
 from ..splits import Table, table
 from ..statements import Block, Branch, Call, Comment, Loop, Statement, lines, names, needed, reads, targets
+from . import decode_sums
 
 _TABLES = (
     *("cos_ptr", "cos_stride_row", "cos_stride_column", "sin_ptr", "sin_stride_row", "sin_stride_column"),
@@ -108,7 +109,12 @@ class Decode:
     @cached_property
     def kernels(self) -> tuple[Kernel, ...]:
         """All kernels, in the order in which a file holds them."""
-        return (self.split, self.join, self.append)
+        return (self.split, self.join, *((self.sums,) if self.sums else ()), self.append)
+
+    @cached_property
+    def sums(self) -> Kernel | None:
+        """The kernel that tells what keys get of the weights, where the spec asks for it."""
+        return decode_sums.build(self.split, self.analysis, self.terms, self.span)
 
     @property
     def functions(self) -> tuple[Function, ...]:
@@ -347,7 +353,7 @@ class Decode:
             ),
             "decode/append.jinja",
             "(k_new.shape[0],)",
-            blocks={"rows": (*places, *loads, values)},
+            blocks={"rows": (*places, *loads, values), "stored": cached_latent.stored(self.analysis)},
         )
 
 

@@ -1,7 +1,8 @@
 """Times decoding beside the bandwidth of a copy and PyTorch's SDPA, on the GPU at hand. Needs torch and triton alone.
 
-python benchmarks/decode.py                 long caches, page sizes, mixed lengths, variants, host time
-python benchmarks/decode.py --sweep         tiles and splits of one query, for SPLITS of plan/families/decode.py
+python benchmarks/decode.py                 long caches, page sizes, latent heads, mixed lengths, variants, host time
+python benchmarks/decode.py --sweep         tiles and splits of one query, for the tables of plan/splits.py
+python benchmarks/decode.py --latent        latent heads alone; with --sweep their tiles and splits
 python benchmarks/decode.py --json FILE     keeps the numbers too
 
 All contenders of a line take turns, as replays of CUDA graphs; a line tells the median of their rounds.
@@ -23,6 +24,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from triton.runtime.errors import OutOfResources
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 Call = Callable[[], Any]
@@ -40,6 +42,14 @@ SHAPES = (  # sequences, query heads, key heads, keys, head size
     (8, 16, 8, 8192, 256),
 )
 TILES = ((32, 64, 128), (2, 4), (2, 3, 4), (128, 256, 512, 1024))  # keys, warps, stages, keys of a split
+LATENT = "deepseek_mla_absorbed"
+LATENT_SHAPES = ((8, 128, 8192), (1, 128, 65536), (32, 128, 4096), (8, 16, 8192))  # sequences, query heads, keys
+# keys, warps and stages, by whether a program has 64 rows or 16; keys of a split
+LATENT_TILES = {
+    True: ((32, 8, 3), (32, 8, 4), (64, 8, 2), (64, 16, 2), (32, 16, 3), (16, 8, 4), (128, 8, 1)),
+    False: ((32, 4, 3), (32, 4, 4), (16, 4, 4), (16, 4, 6), (32, 8, 3), (64, 8, 3)),
+}
+LATENT_SPLITS = (256, 512, 1024, 2048)
 VARIANTS = ("causal", "softcap", "alibi", "gpt_oss", "llama3", "streaming_llm", "gpt_oss_window", "sliding_window")
 
 
@@ -120,7 +130,8 @@ def ours(name: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lengths: 
     most = k.shape[1] * (given["page_table"].shape[1] if given.get("page_table") is not None else 1)
     sized = {"max_seqlen_k": most, "split_size": given.pop("split_size", None)}
     size = module.workspace_size(q, k, v, max_seqlen_q=q.shape[1], **sized)
-    fixed = {"workspace": q.new_empty(size, dtype=torch.float32), "out": torch.empty_like(q), **sized}
+    out = q.new_empty(*q.shape[:-1], v.shape[-1])
+    fixed = {"workspace": q.new_empty(size, dtype=torch.float32), "out": out, **sized}
     return lambda: module.attend_with_cache(q, k, v, lengths, **fixed, **given)
 
 
@@ -159,6 +170,41 @@ def long_caches(limit: float) -> list[dict[str, Any]]:
         print(f"B{b} {hq}:{hkv} D{d} keys {n}, {2 * k.nbytes >> 20} MiB, at copy bandwidth {least:.4f} ms")
         print("   " + ", ".join(f"{name} {x:.4f} ({least / x:.0%})" for name, x in times.items()), flush=True)
         found.append({"shape": shape, "limit": least, **times})
+    return found
+
+
+def latent_tensors(b: int, hq: int, n: int) -> tuple[torch.Tensor, ...]:
+    """Queries, keys whose first 512 columns are values, these, and lengths."""
+    q = torch.randn(b, 1, hq, 576, device="cuda", dtype=torch.bfloat16)
+    k = torch.randn(b, n, 1, 576, device="cuda", dtype=torch.bfloat16)
+    return q, k, k[..., :512], torch.full((b,), n, device="cuda", dtype=torch.int32)
+
+
+def latent_pages(k: torch.Tensor, page: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The same rows in pages in random order, their first columns as values, and the table of pages."""
+    pages, _, table = paged(k, k[..., :1], page)
+    return pages, pages[..., :512], table
+
+
+def latent_heads(limit: float) -> list[dict[str, Any]]:
+    """One query of absorbed latent attention over long caches: its share of bandwidth, and of arithmetic."""
+    found = []
+    for b, hq, n in LATENT_SHAPES:
+        q, k, v, lengths = latent_tensors(b, hq, n)
+        calls = {"dense": ours(LATENT, q, k, v, lengths), "copied values": ours(LATENT, q, k, v.contiguous(), lengths)}
+        for page in (16, 64):
+            pk, pv, table = latent_pages(k, page)
+            calls[f"page {page}"] = ours(LATENT, q, pk, pv, lengths, page_table=table)
+        if torch.cuda.get_device_capability() >= (8, 9):
+            scales = dict.fromkeys(("k_scale", "v_scale"), torch.ones((), device="cuda"))
+            short = k.to(torch.float8_e4m3fn)
+            calls["float8"] = ours(LATENT, q, short, short[..., :512], lengths, **scales)
+        times = in_turns(calls)
+        least, work = k.nbytes / limit, 2 * b * hq * n * (576 + 512)
+        print(f"latent B{b} {hq} heads, keys {n}, {k.nbytes >> 20} MiB, at copy bandwidth {least:.4f} ms")
+        told = (f"{name} {x:.4f} ({least / x:.0%}, {work / x / 1e9:.0f} TFLOP/s)" for name, x in times.items())
+        print("   " + ", ".join(told), flush=True)
+        found.append({"shape": (b, hq, n), "limit": least, "work": work, **times})
     return found
 
 
@@ -221,48 +267,76 @@ def host_time() -> list[dict[str, Any]]:
 
 def sweep(limit: float) -> list[dict[str, Any]]:
     """Tiles and splits of one query, best first."""
-    launch = importlib.import_module("generated.causal.decode_launch")
-    runtime = importlib.import_module("generated.causal.runtime")
     found = []
     for shape in SHAPES:
         q, k, v, lengths = tensors(*shape)
         pk, pv, table = paged(k, v, 16)
-        size, lines = max(64, shape[-1]), []
-        for block, warps, stages, split in itertools.product(*TILES):
-            if block * shape[-1] * 4 * stages > 200_000:
-                continue
-            launch.SPLITS_16BIT[size] = ((block, warps, stages, split),) * 3
-            decoding("causal").CALLS.clear()
-            runtime.LaunchCache.known.clear()
-            calls = {"dense": ours("causal", q, k, v, lengths)}
-            calls["page 16"] = ours("causal", q, pk, pv, lengths, page_table=table)
-            try:
-                times = {name: clock(graph(call), 20) for name, call in calls.items()}
-            except RuntimeError as error:
-                print(f"  {(block, warps, stages, split)}: {str(error).splitlines()[0][:90]}", file=sys.stderr)
-                continue
-            lines.append({"shape": shape, "tile": (block, warps, stages, split), **times})
-        lines.sort(key=lambda line: line["dense"])
-        print(f"{shape}, limit {2 * k.nbytes / limit:.4f}")
-        for line in lines[:8]:
-            print(f"   {line['tile']}: dense {line['dense']:.4f}, page 16 {line['page 16']:.4f}", flush=True)
-        found += lines
+        calls = {"dense": lambda x=(q, k, v, lengths): ours("causal", *x)}
+        calls["page 16"] = lambda x=(q, pk, pv, lengths), t=table: ours("causal", *x, page_table=t)
+        tiles = [tile for tile in itertools.product(*TILES) if tile[0] * shape[-1] * 4 * tile[2] <= 200_000]
+        found += swept("causal", shape, max(64, shape[-1]), tiles, calls, 2 * k.nbytes / limit)
     return found
+
+
+def sweep_latent(limit: float) -> list[dict[str, Any]]:
+    """The same of latent heads."""
+    found = []
+    for shape in LATENT_SHAPES:
+        q, k, v, lengths = latent_tensors(*shape)
+        pk, pv, table = latent_pages(k, 64)
+        calls = {"dense": lambda x=(q, k, v, lengths): ours(LATENT, *x)}
+        calls["page 64"] = lambda x=(q, pk, pv, lengths), t=table: ours(LATENT, *x, page_table=t)
+        tiles = [(*tile, split) for tile in LATENT_TILES[shape[1] > 16] for split in LATENT_SPLITS]
+        found += swept(LATENT, shape, 576, tiles, calls, k.nbytes / limit)
+    return found
+
+
+def swept(
+    name: str,
+    shape: tuple[int, ...],
+    size: int,
+    tiles: Sequence[tuple[int, ...]],
+    calls: dict[str, Callable[[], Call]],
+    least: float,
+) -> list[dict[str, Any]]:
+    """Times of some calls of a variant with each of the tiles, best first; `size` is the row of the table."""
+    launch = importlib.import_module(f"generated.{name}.decode_launch")
+    runtime = importlib.import_module(f"generated.{name}.runtime")
+    lines = []
+    for tile in tiles:
+        launch.SPLITS_16BIT[size] = (tile,) * 3
+        decoding(name).CALLS.clear()
+        runtime.LaunchCache.known.clear()
+        try:
+            times = {way: clock(graph(made()), 20) for way, made in calls.items()}
+        except (RuntimeError, OutOfResources) as error:
+            print(f"  {tile}: {str(error).splitlines()[0][:90]}", file=sys.stderr)
+            continue
+        lines.append({"shape": shape, "tile": tile, **times})
+    lines.sort(key=lambda line: line["dense"])
+    print(f"{shape}, limit {least:.4f}")
+    for line in lines[:8]:
+        print(f"   {line['tile']}: " + ", ".join(f"{way} {line[way]:.4f}" for way in calls), flush=True)
+    return lines
 
 
 def main() -> None:
     """Runs what the arguments ask for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sweep", action="store_true")
+    parser.add_argument("--latent", action="store_true")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     torch.manual_seed(0)
     limit = bandwidth()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, copy at {limit / 1e9:.2f} TB/s", flush=True)
     if given.sweep:
-        found = {"sweep": sweep(limit)}
+        found = {"sweep": (sweep_latent if given.latent else sweep)(limit)}
+    elif given.latent:
+        found = {"latent": latent_heads(limit)}
     else:
-        found = {"caches": long_caches(limit), "lengths": mixed_lengths(), "variants": variants(), "host": host_time()}
+        found = {"caches": long_caches(limit), "latent": latent_heads(limit), "lengths": mixed_lengths()}
+        found |= {"variants": variants(), "host": host_time()}
     if given.json:
         given.json.write_text(json.dumps({"copy": limit, **found}, indent=1))
 

@@ -17,7 +17,7 @@ import torch
 Values = dict[str, Any]
 
 
-def package(folder: Path, name: str, text: str) -> ModuleType:
+def package(folder: Path, name: str, text: str, exports: str = "decode") -> ModuleType:
     """The package of a spec that decodes."""
     # a machine with a GPU may lack what renders
     import unformatted
@@ -26,7 +26,7 @@ def package(folder: Path, name: str, text: str) -> ModuleType:
     from attnforge.source import resources
 
     path = folder / f"{name}.yaml"
-    path.write_text(f"name: {name}\nexports: [decode]\n{text}")
+    path.write_text(f"name: {name}\nexports: [{exports}]\n{text}")
     (folder / name).mkdir()
     for file, content in unformatted.files(spec.load(path, terms=resources.terms_for(path))).items():
         (folder / name / file).write_text(content)
@@ -50,6 +50,8 @@ class Sequences:
     seed: int = 0
     device: str = "cpu"
     dtype: torch.dtype = torch.float32
+    v_width: int = 0  # as wide as keys where it is 0
+    latent: bool = False  # whether values are the first columns of keys
     q: list[torch.Tensor] = field(init=False)
     k: list[torch.Tensor] = field(init=False)
     v: list[torch.Tensor] = field(init=False)
@@ -58,7 +60,10 @@ class Sequences:
         torch.manual_seed(self.seed)
         self.q = [self.drawn(n, self.heads, self.width) for n in self.new]
         self.k = [self.drawn(n, self.kv_heads, self.width) for n in self.lengths]
-        self.v = [self.drawn(n, self.kv_heads, self.width) for n in self.lengths]
+        v_width = self.v_width or self.width
+        self.v = [self.drawn(n, self.kv_heads, v_width) for n in self.lengths]
+        if self.latent:
+            self.v = [x[..., :v_width] for x in self.k]
 
     def drawn(self, *shape: int) -> torch.Tensor:
         """Random numbers."""
@@ -95,6 +100,8 @@ class Cache:
         self.table = order[: count * each].reshape(count, each) if self.paged else None
         self.nobodys = int(order[-1])
         self.k, self.v = (self.empty(x[0].shape[1:], x[0].dtype) for x in (s.k, s.v))
+        if s.latent:
+            self.v = self.k[..., : s.v[0].shape[-1]]
 
     def empty(self, rest: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Pages full of what nobody should read."""

@@ -48,7 +48,7 @@ class Compiled:
         self.notes.append(("first", self.variant, (x, y, z), rest[5:]))
 
     def __getitem__(self, grid: tuple[int, int, int]) -> Callable[..., None]:
-        return lambda *args: self.notes.append(("again", self.variant, grid, args))
+        return lambda *args, stream=None: self.notes.append(("again", self.variant, grid, args))
 
 
 class Forgetful(dict[Any, Any]):
@@ -93,6 +93,9 @@ def alternatives(planned: plan.Plan) -> Iterator[Call]:
 def anew(call: Call, numbers: float) -> Call:
     """The same call with tensors elsewhere, and with other numbers."""
     operands = tuple(_elsewhere(x) for x in call.operands)
+    _, k, v = call.operands
+    if v.numel() and v.data_ptr() == k.data_ptr():
+        operands = (*operands[:2], operands[1].as_strided(v.shape, v.stride()))
     keywords = {name: _elsewhere(x) if isinstance(x, torch.Tensor) else x for name, x in call.keywords.items()}
     changed = {"dropout_p": lambda x: x * numbers, "seed": lambda x: int(x + numbers * 4)}
     keywords |= {name: change(keywords[name]) for name, change in changed.items() if name in keywords}
@@ -153,6 +156,10 @@ def check_decoding(package: str, planned: plan.Plan) -> None:
 
     keywords = inspect.signature(decode.attend_with_cache).parameters
     different = list(cached_calls({*keywords}, 2 if planned.spec.grouped else 4))
+    if planned.spec.latent:
+        q, (k, other) = torch.randn(2, 3, 4, 32).half(), torch.randn(2, 2, 1280, 2, 32).half()
+        # values that are columns of keys, and others with such strides
+        different += [dataclasses.replace(different[0], operands=(q, k, v)) for v in (k[..., :20], other[..., :20])]
     compare(attend, runtime, different, decode.CALLS)
 
 
@@ -167,12 +174,15 @@ def cached_calls(keywords: set[str], kv_heads: int) -> Iterator[Call]:
     first = {name: more[name][:1] for name in ("seq_lens", "prefix_len", "tree_mask") if name in more}
     q, (k, v) = torch.randn(2, 3, 4, 16).half(), torch.randn(2, 2, 1280, kv_heads, 16).half()
     yield Call(SMALL, (q, k, v), more, ())
+    # each like the one before it, but for what is given, or for a place
+    yield Call(SMALL, (q, k, v), {**more, "page_table": torch.arange(2, dtype=torch.int32)[:, None]}, ())
+    room = {**more, "out": torch.empty_like(q), "workspace": torch.empty(2**14)}
+    yield Call(SMALL, (q, k, v), room, ())
+    yield Call(SMALL, (q, torch.empty(k.numel() + 1, dtype=k.dtype)[1:].view(k.shape).copy_(k), v), room, ())
     yield Call(SMALL, (q, k, v), {**more, "max_seqlen_k": 48}, ())
     yield Call(SMALL, (q.float(), k.float(), v.float()), more, ())
     yield Call(SMALL, (q.transpose(0, 1).contiguous().transpose(0, 1), k, v), more, ())
     yield Call(SMALL, (q, *(x.transpose(1, 2).contiguous().transpose(1, 2) for x in (k, v))), more, ())
-    yield Call(SMALL, (q, torch.empty(k.numel() + 1, dtype=k.dtype)[1:].view(k.shape).copy_(k), v), more, ())
-    yield Call(SMALL, (q, k, v), {**more, "out": torch.empty_like(q), "workspace": torch.empty(2**14)}, ())
     yield Call(SMALL, (q[:1], k, v), more | first, ())
     yield Call(SMALL, (q, k, v), {**more, "return_lse": False}, ())
     paged = {**more, "page_table": torch.arange(160, dtype=torch.int32).view(2, 80)}
@@ -180,6 +190,8 @@ def cached_calls(keywords: set[str], kv_heads: int) -> Iterator[Call]:
     yield Call(SMALL, (q, k, v), paged, ())
     cuts = {"cu_seqlens_q": torch.tensor([0, 1, 6], dtype=torch.int32), "max_seqlen_q": 5}
     yield Call(SMALL, (q.reshape(6, 4, 16), k, v), paged | cuts, ())
+    if "return_key_sums" in keywords:
+        yield Call(SMALL, (q, k, v), {**paged, "return_key_sums": True}, ())
     if "window" in keywords:
         yield Call(SMALL, (q, k, v), {**paged, "window": 700}, ())
     if "positions" in keywords:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e22938c3f75d990f
-#   text hash     8b00a1b6b4cee0b9
+#   content hash  6d97d2bb332a0263
+#   text hash     639358c5f7b345d9
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e22938c3f75d990f
-#   text hash     aad9f177731f9958
+#   content hash  6d97d2bb332a0263
+#   text hash     3bd396dcc16b9c06
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

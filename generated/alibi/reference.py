@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e22938c3f75d990f
-#   text hash     d7363309fe890c36
+#   content hash  6d97d2bb332a0263
+#   text hash     e9a8ddbe958777a5
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e22938c3f75d990f
-#   text hash     2e9690a9c0a23b0a
+#   content hash  6d97d2bb332a0263
+#   text hash     a1a2297791d78cab
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e22938c3f75d990f
-#   text hash     8c3bafff2857f945
+#   content hash  6d97d2bb332a0263
+#   text hash     971859d0f5729398
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

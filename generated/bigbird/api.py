@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5812bf2dbf9009de
-#   text hash     7239543843797d36
+#   content hash  a0d4f00957a4120a
+#   text hash     0d529be3dde94e2a
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

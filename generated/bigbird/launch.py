@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5812bf2dbf9009de
-#   text hash     c782dd7428d6ce44
+#   content hash  a0d4f00957a4120a
+#   text hash     e6ae926c6e1744ca
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5812bf2dbf9009de
-#   text hash     c1ce5db3abb4c7c2
+#   content hash  a0d4f00957a4120a
+#   text hash     62b38e1a3ed9aa14
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

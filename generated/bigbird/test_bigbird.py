@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5812bf2dbf9009de
-#   text hash     a3561fc29b577d70
+#   content hash  a0d4f00957a4120a
+#   text hash     a6c002220bc6ed1a
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

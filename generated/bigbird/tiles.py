@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5812bf2dbf9009de
-#   text hash     ba5fa774ff392447
+#   content hash  a0d4f00957a4120a
+#   text hash     783e409da470f235
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  783ca40c4b982f12
-#   text hash     3f555c966d90d4b3
+#   content hash  d133e4f8c4a946bc
+#   text hash     5c04c163f30dfc35
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

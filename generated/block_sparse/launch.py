@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  783ca40c4b982f12
-#   text hash     ab84a5fe28b04394
+#   content hash  d133e4f8c4a946bc
+#   text hash     618e47d465b9e27f
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  783ca40c4b982f12
-#   text hash     efdb88d8afb033b8
+#   content hash  d133e4f8c4a946bc
+#   text hash     cef34dffe86a3167
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

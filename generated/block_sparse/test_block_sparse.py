@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  783ca40c4b982f12
-#   text hash     521dff6fb420c5ec
+#   content hash  d133e4f8c4a946bc
+#   text hash     9c7f0c306d3dbce6
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  783ca40c4b982f12
-#   text hash     cd653765bc61d94c
+#   content hash  d133e4f8c4a946bc
+#   text hash     175a59cbd82e0f54
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

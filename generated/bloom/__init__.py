@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ccc58350315989e9
-#   text hash     3de02b75a7f46620
+#   content hash  4c99358470030504
+#   text hash     3ffd0c843ae317aa
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

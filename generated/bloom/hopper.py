@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ccc58350315989e9
-#   text hash     2887fc88b74bff0e
+#   content hash  4c99358470030504
+#   text hash     7a3e46a17e9e1141
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ccc58350315989e9
-#   text hash     732d1cdfa6ef6f24
+#   content hash  4c99358470030504
+#   text hash     6689235a1f07d0f2
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

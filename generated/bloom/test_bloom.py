@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ccc58350315989e9
-#   text hash     c0ae72ada308ca4c
+#   content hash  4c99358470030504
+#   text hash     f887e05e6f9db85a
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ccc58350315989e9
-#   text hash     8cfaab69faa8f012
+#   content hash  4c99358470030504
+#   text hash     769c55dcfa40e373
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3c95b4209f60233c
-#   text hash     ae752fcc4686f3ef
+#   content hash  5e9fe693348d8d74
+#   text hash     aafc69c744f43040
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3c95b4209f60233c
-#   text hash     5f713dcba529d8cd
+#   content hash  5e9fe693348d8d74
+#   text hash     f6ca9c70822979c4
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3c95b4209f60233c
-#   text hash     aed51547881749cd
+#   content hash  5e9fe693348d8d74
+#   text hash     c72a9973f1a5c414
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

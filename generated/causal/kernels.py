@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3c95b4209f60233c
-#   text hash     fc7076ddd88cb138
+#   content hash  5e9fe693348d8d74
+#   text hash     f0ef0e869d679683
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3c95b4209f60233c
-#   text hash     4d0d9f07d19532a8
+#   content hash  5e9fe693348d8d74
+#   text hash     bfe2ae0f67200daa
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3c95b4209f60233c
-#   text hash     9d694b802964c4b0
+#   content hash  5e9fe693348d8d74
+#   text hash     3cde353c0cdb357a
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  60943ef059975330
-#   text hash     bedb0c958567b797
+#   content hash  5b9d347ef7d61770
+#   text hash     3b202e9a8b70a324
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -12,6 +12,7 @@ All use of private interfaces of PyTorch and Triton stands here.
 import functools
 import importlib
 import math
+import operator
 import os
 import warnings
 
@@ -23,9 +24,11 @@ except ModuleNotFoundError as error:
     why = "attention needs triton, which PyTorch brings along on Linux; `reference` runs without it, on any system"
     raise ModuleNotFoundError(why, name="triton") from error
 import triton.language as tl
+from torch._C._dynamo.guards import TensorGuards
 from torch._C._functorch import is_legacy_batchedtensor
 from torch._library.custom_ops import get_library_allowing_overwrite
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
+from triton.runtime import driver
 from triton.runtime.errors import OutOfResources
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -216,8 +219,9 @@ def launch_again(cache, *values):
     """Launches the kernels of a function once more, each with what it is given anew, and tells whether it has had them."""
     if not cache.launches:
         return False
+    stream = driver.active.get_current_stream(values[0][0].get_device())
     for (start, _, rest), given in zip(cache.launches.values(), values):
-        start(*given, *rest)
+        start(*given, *rest, stream=stream)
     return True
 
 
@@ -500,6 +504,27 @@ def power_of_2(n):
 def padded_width(x):
     """Columns of a tile that holds x's, or the first 512."""
     return min(max(16, power_of_2(x.shape[-1])), 512)
+
+
+def alike(given):
+    """A function that tells of others whether they are what these are: tensors of one shape, type and device, or None.
+
+    It takes a third of the time that looking at each takes. It tells nothing of those beside multiples of 16 bytes.
+    """
+    there = operator.itemgetter(*(i for i, x in enumerate(given) if x is not None))
+    absent = [i for i, x in enumerate(given) if x is None]
+    agree = TensorGuards(*there(given), dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+
+    def compare(given):
+        tensors = there(given)
+        if not agree(*tensors) or functools.reduce(operator.or_, map(torch.Tensor.data_ptr, tensors)) % 16:
+            return False
+        for i in absent:
+            if given[i] is not None:
+                return False
+        return True
+
+    return compare
 
 
 def rest(x):

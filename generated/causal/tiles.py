@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3c95b4209f60233c
-#   text hash     8bedfe397489fb26
+#   content hash  5e9fe693348d8d74
+#   text hash     0aede9b591ab2312
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

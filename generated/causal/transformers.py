@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3c95b4209f60233c
-#   text hash     ed277dc576d1d535
+#   content hash  5e9fe693348d8d74
+#   text hash     20c00f5c64604213
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

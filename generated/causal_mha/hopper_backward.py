@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9a1da15f341efd24
-#   text hash     6d9d466821c36bd2
+#   content hash  6892f023850d00cf
+#   text hash     5c770e9fd4fe6017
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9a1da15f341efd24
-#   text hash     d65f77d5af632c38
+#   content hash  6892f023850d00cf
+#   text hash     8d1f15de2bacdec5
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9a1da15f341efd24
-#   text hash     760c1b6fec2f834a
+#   content hash  6892f023850d00cf
+#   text hash     dbbcccacad44ca85
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9a1da15f341efd24
-#   text hash     2671048187816fb4
+#   content hash  6892f023850d00cf
+#   text hash     669d6a035d3d2feb
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9a1da15f341efd24
-#   text hash     e907222e6e65de29
+#   content hash  6892f023850d00cf
+#   text hash     49a0e629cd41adb0
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1a7ccbd4b6c0e416
-#   text hash     610baa4569c15a23
+#   content hash  608ee7a66cd1d8bb
+#   text hash     a634e03710c9a09c
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

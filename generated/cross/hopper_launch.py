@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1a7ccbd4b6c0e416
-#   text hash     310ef2905035446d
+#   content hash  608ee7a66cd1d8bb
+#   text hash     c1d29164d44684af
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py gets."""
 

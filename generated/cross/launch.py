@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1a7ccbd4b6c0e416
-#   text hash     0e4b4b627e29cb45
+#   content hash  608ee7a66cd1d8bb
+#   text hash     35f4b1cd7d0792b9
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

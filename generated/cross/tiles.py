@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1a7ccbd4b6c0e416
-#   text hash     1f60cfea383da14e
+#   content hash  608ee7a66cd1d8bb
+#   text hash     bb900d4a19199147
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1a7ccbd4b6c0e416
-#   text hash     0671e22350d540e4
+#   content hash  608ee7a66cd1d8bb
+#   text hash     7203b7876e6e5291
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  629edcc093d44abd
-#   text hash     db5dbc205aac6665
+#   content hash  ee23b09532d0c98c
+#   text hash     319308e9b0d1377b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

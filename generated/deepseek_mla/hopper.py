@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  629edcc093d44abd
-#   text hash     caeefe965ae6c246
+#   content hash  ee23b09532d0c98c
+#   text hash     68310ea27f83ee25
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

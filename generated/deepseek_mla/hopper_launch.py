@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  629edcc093d44abd
-#   text hash     a75c56414b49dcfe
+#   content hash  ee23b09532d0c98c
+#   text hash     69d7eedcc24fb26a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py gets."""
 

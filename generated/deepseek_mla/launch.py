@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  629edcc093d44abd
-#   text hash     f6c78a34d21a4f9f
+#   content hash  ee23b09532d0c98c
+#   text hash     5492d83bab920d11
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

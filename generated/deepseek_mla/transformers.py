@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  629edcc093d44abd
-#   text hash     9bf30770077e4cbf
+#   content hash  ee23b09532d0c98c
+#   text hash     3204dbbde9d3c328
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  ff245676797c289c
-#   text hash     780a9c46e42f74d1
+#   content hash  0208fd18f1e58d4c
+#   text hash     8c479bfffd6c3ac3
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

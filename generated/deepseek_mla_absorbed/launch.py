@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  ff245676797c289c
-#   text hash     b5d22cd60397bba4
+#   content hash  0208fd18f1e58d4c
+#   text hash     7dcb5548295fc454
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  ff245676797c289c
-#   text hash     3b8bbb39c332daa8
+#   content hash  0208fd18f1e58d4c
+#   text hash     b2599e971fd6c3cb
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

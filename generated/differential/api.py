@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b7f2fb27814380cf
-#   text hash     591b358f825fdf08
+#   content hash  2404b716b95bcbcd
+#   text hash     08bb0c4db127f806
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b7f2fb27814380cf
-#   text hash     c22c66b2ba8be49d
+#   content hash  2404b716b95bcbcd
+#   text hash     59dace90ce4a7143
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b7f2fb27814380cf
-#   text hash     50693559d7947306
+#   content hash  2404b716b95bcbcd
+#   text hash     3bc808d6a6dc74ea
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b7f2fb27814380cf
-#   text hash     29b77d2394856ab4
+#   content hash  2404b716b95bcbcd
+#   text hash     3045c96422717228
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b7f2fb27814380cf
-#   text hash     bb34c347ece14be6
+#   content hash  2404b716b95bcbcd
+#   text hash     2644563a0598906e
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

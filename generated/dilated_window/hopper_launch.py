@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e90ca6de1bbbf533
-#   text hash     fa50b95561756d93
+#   content hash  da09845bd4645e65
+#   text hash     bfd1d56ae4cd8a29
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

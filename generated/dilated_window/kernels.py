@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e90ca6de1bbbf533
-#   text hash     f1f7074f3054e8b0
+#   content hash  da09845bd4645e65
+#   text hash     7db5bc464af0c947
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

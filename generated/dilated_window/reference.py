@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e90ca6de1bbbf533
-#   text hash     292ffbe31f8fa7b2
+#   content hash  da09845bd4645e65
+#   text hash     f23d6f92ff1d89ca
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

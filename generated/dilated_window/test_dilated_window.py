@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e90ca6de1bbbf533
-#   text hash     f55aa7f6cc8004dd
+#   content hash  da09845bd4645e65
+#   text hash     bb1e3ba9ca734fe3
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e90ca6de1bbbf533
-#   text hash     5fbb43667c801c78
+#   content hash  da09845bd4645e65
+#   text hash     578461c618de2d1e
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

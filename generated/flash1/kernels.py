@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f43ba1b43ba0bf0b
-#   text hash     fd8cc10c4250fdac
+#   content hash  61caa82bf5cdb111
+#   text hash     5f9b78cd9939ecb2
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f43ba1b43ba0bf0b
-#   text hash     e36bcc69d5ddb251
+#   content hash  61caa82bf5cdb111
+#   text hash     e618e51b239a02f7
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

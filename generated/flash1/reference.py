@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f43ba1b43ba0bf0b
-#   text hash     fc1c738b0763beca
+#   content hash  61caa82bf5cdb111
+#   text hash     23fd32ee3dcce007
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f43ba1b43ba0bf0b
-#   text hash     f80d3c53586c9fa4
+#   content hash  61caa82bf5cdb111
+#   text hash     153f04a5dd1ed6ca
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

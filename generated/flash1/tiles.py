@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f43ba1b43ba0bf0b
-#   text hash     739475aad5d05729
+#   content hash  61caa82bf5cdb111
+#   text hash     7a0bd46e5cc382c7
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

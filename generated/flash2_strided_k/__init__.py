@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  aa823a8f13516323
-#   text hash     3d006476d46b858c
+#   content hash  c4a7b7c19b373b76
+#   text hash     18543593c6f4b59f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

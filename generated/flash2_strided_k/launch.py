@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  aa823a8f13516323
-#   text hash     c50b780e3cf3476a
+#   content hash  c4a7b7c19b373b76
+#   text hash     2a6e3afb4dacff7c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

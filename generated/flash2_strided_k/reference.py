@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  aa823a8f13516323
-#   text hash     18448325f63f7b64
+#   content hash  c4a7b7c19b373b76
+#   text hash     fd15338609dbd88b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

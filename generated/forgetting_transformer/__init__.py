@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0909bafdbff7be24
-#   text hash     57d2b4ce90e142f1
+#   content hash  a2a17ee949f48c27
+#   text hash     ef101bd593334367
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

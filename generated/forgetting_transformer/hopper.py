@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0909bafdbff7be24
-#   text hash     b9d0b189ddd4b8f5
+#   content hash  a2a17ee949f48c27
+#   text hash     ef9e293f05a609ae
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

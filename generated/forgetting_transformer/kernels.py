@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0909bafdbff7be24
-#   text hash     73b4506403ee1b74
+#   content hash  a2a17ee949f48c27
+#   text hash     b4a3bceae99cc337
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

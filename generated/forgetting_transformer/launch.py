@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0909bafdbff7be24
-#   text hash     d3659006053152c6
+#   content hash  a2a17ee949f48c27
+#   text hash     2e7a0aa90c0e924a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0909bafdbff7be24
-#   text hash     459baacb47185059
+#   content hash  a2a17ee949f48c27
+#   text hash     7e5bd8d70c0df8ac
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9d566e16ea157b3f
-#   text hash     def71d7818f5036b
+#   content hash  6fd52d159733ad55
+#   text hash     abbbf35ed7a065ba
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

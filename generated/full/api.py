@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9d566e16ea157b3f
-#   text hash     06472a9d40c9cc87
+#   content hash  6fd52d159733ad55
+#   text hash     7ce20633d76715bf
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

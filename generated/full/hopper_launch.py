@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9d566e16ea157b3f
-#   text hash     41ed00f456f4a3e7
+#   content hash  6fd52d159733ad55
+#   text hash     75338566b03618aa
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9d566e16ea157b3f
-#   text hash     bf0ee6a67ea926a0
+#   content hash  6fd52d159733ad55
+#   text hash     adb6b916b66b7732
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

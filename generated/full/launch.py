@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9d566e16ea157b3f
-#   text hash     885520a1d78cd7e2
+#   content hash  6fd52d159733ad55
+#   text hash     48d2e8779f4bde2a
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9d566e16ea157b3f
-#   text hash     f9847df902d1654f
+#   content hash  6fd52d159733ad55
+#   text hash     b40ebf28bd579144
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

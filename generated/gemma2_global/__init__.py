@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3794f9aae060495b
-#   text hash     7e91db532326c92b
+#   content hash  0b96ac4653942907
+#   text hash     345e2121e6fb5968
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3794f9aae060495b
-#   text hash     ddffe9e6fb8b422c
+#   content hash  0b96ac4653942907
+#   text hash     94cf4868bc82c66c
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py gets."""
 

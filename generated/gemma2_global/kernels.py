@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3794f9aae060495b
-#   text hash     a3828d6ec4dcb834
+#   content hash  0b96ac4653942907
+#   text hash     769e0c879bab2e26
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

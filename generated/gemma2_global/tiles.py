@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3794f9aae060495b
-#   text hash     b771d05ac7cdd2f7
+#   content hash  0b96ac4653942907
+#   text hash     2e92599c9ace29ad
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

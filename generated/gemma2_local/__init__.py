@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f90383651f7c6e91
-#   text hash     5b504554ef763fcd
+#   content hash  7b0109f0a0f7aead
+#   text hash     0d1c8854fe2c90be
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

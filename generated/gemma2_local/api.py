@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f90383651f7c6e91
-#   text hash     9039686b37b5c6d8
+#   content hash  7b0109f0a0f7aead
+#   text hash     f9e53b246ec0f67a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

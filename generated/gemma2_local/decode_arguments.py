@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/decode/arguments.py.jinja
-#   content hash  3ae9924d8c1ef6d5
-#   text hash     40bbf051a22b70fa
+#   content hash  61ddc12c848ee17e
+#   text hash     a1149b5fcd864a56
 #   render with   attnforge render SPEC
 """What calls of decoding give, checked beside what arguments.py checks, and what shapes it has for kernels.
 
@@ -15,16 +15,16 @@ import torch
 
 from . import arguments
 
-WIDEST = 256  # head size
-
 
 class Call:
     """What calls with tensors of the same shapes, and with the same bounds, have in common."""
 
-    def __init__(self, attend, longest, max_seqlen_k, split_size, seen, size, packed, q, v_cache, positions=None):
-        self.attend = attend
+    def __init__(
+        self, launch, longest, max_seqlen_k, split_size, seen, size, packed, q, v_cache, positions=None, v_in_k=False
+    ):
+        self.attend, self.find_alike = launch.attend, launch.runtime.alike
         self.longest, self.max_seqlen_k, self.split_size = longest, max_seqlen_k, split_size
-        self.seen, self.size = seen, size
+        self.seen, self.size, self.v_in_k = seen, size, v_in_k
         self.scale = 1 / math.sqrt(q.shape[-1])
         self.out = (*q.shape[:-1], v_cache.shape[-1])
         self.lse = (*q.shape[:-3], q.shape[-2], q.shape[-3])
@@ -34,42 +34,52 @@ class Call:
         rows = q.reshape(-1, *q.shape[-2:])
         self.in_rows = rows.data_ptr() == q.data_ptr() and rows.stride(-1) == 1
         self.in_rows &= positions is None or positions.reshape(-1).data_ptr() == positions.data_ptr()
-        self.shapes = ()
+        self.shapes, self.numbers, self.alike = (), (), None
         self.launches = {}  # by precision, and whether there is an LSE
 
 
 def remembered(calls, check, given, numbers):
-    """What `check` makes of a call, from the second one with such shapes and numbers on without looking."""
+    """What `check` makes of a call, and whether the last call was like this one, which none can take a gradient of.
+
+    From the second call with such shapes and numbers on nothing is checked.
+    """
     try:
-        # isinstance takes longest of what is no tensor
+        last = calls.get(None)
+        if last is not None and last.numbers == numbers and last.alike(given):
+            return last, True
         shapes = [
-            x if x is None or not isinstance(x, torch.Tensor)
-            else (x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16)
+            (x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16) if isinstance(x, torch.Tensor) else x
             for x in given
-        ]  # fmt: skip
+        ]
         key = (*numbers, *shapes)
         call = calls.get(key)
     except (RuntimeError, TypeError):
         # something in the place of a tensor or a number, or a tensor without strides
-        return check(*given, *numbers)
+        return check(*given, *numbers), False
     if call is None:
         call = check(*given, *numbers)
-        call.shapes = shapes
+        call.shapes, call.numbers = shapes, numbers
         if len(calls) == 1024:
             # lengths that never come again
             calls.clear()
         calls[key] = call
-    return call
+    if not any(x is not None and x.requires_grad for x in given):
+        call.alike = call.alike or call.find_alike(given)
+        calls[None] = call
+    return call, False
 
 
-def check_operands(q, k_cache, v_cache, grouped):
-    """New tokens and a cache; heads of q share those of the cache where they are `grouped`."""
+def check_operands(q, k_cache, v_cache, grouped, widest):
+    """New tokens and a cache; heads of q share those of the cache where they are `grouped`.
+
+    `widest` are the largest head sizes of q and k, and of v.
+    """
     arguments.check_float("q", q)
     if q.dim() not in (3, 4):
         raise ValueError(f"q: expected (T, Hq, D) or (B, Tq, Hq, D), got shape {tuple(q.shape)}")
-    arguments.check_head_size("q", q, WIDEST)
+    arguments.check_head_size("q", q, widest[0])
     arguments.check_place("q", q)
-    _check_cache(k_cache, v_cache, "q", q)
+    _check_cache(k_cache, v_cache, "q", q, widest)
     arguments.check_heads("k_cache", k_cache.shape, q.shape, grouped)
     if v_cache.shape[:-1] != k_cache.shape[:-1]:
         raise ValueError(
@@ -77,14 +87,14 @@ def check_operands(q, k_cache, v_cache, grouped):
         )
 
 
-def _check_cache(k_cache, v_cache, other, like):
-    for name, x in (("k_cache", k_cache), ("v_cache", v_cache)):
+def _check_cache(k_cache, v_cache, other, like, widest):
+    for name, x, most in zip(("k_cache", "v_cache"), (k_cache, v_cache), widest):
         arguments.check_kind(name, x, like, (like.dtype, torch.float8_e4m3fn), other)
         if x.dim() != 4:
             raise ValueError(f"{name}: expected 4 axes (pages, places, heads, head size), got shape {tuple(x.shape)}")
         if x.shape[-1] != 1 and x.stride(-1) != 1:
             raise ValueError(f"{name}: expected head sizes that lie side by side, got a stride of {x.stride(-1)}")
-        arguments.check_head_size(name, x, WIDEST)
+        arguments.check_head_size(name, x, most)
     arguments.check_alike("v_cache", v_cache, "k_cache", k_cache)
     if k_cache.dtype == torch.float8_e4m3fn and like.is_cuda and torch.cuda.get_device_capability(like.device) < (8, 9):
         raise TypeError("k_cache: this GPU has no float8_e4m3fn; hand over a cache of q's type")
@@ -154,13 +164,13 @@ def bounds(q, k_cache, seq_lens, page_table, cu_seqlens_q, max_seqlen_q, max_seq
     return longest, max(most, 1)
 
 
-def check_new(k_new, v_new, k_cache, v_cache, slot_mapping):
+def check_new(k_new, v_new, k_cache, v_cache, slot_mapping, widest):
     """Rows for a cache, and their places in it."""
     for name, x in (("k_new", k_new), ("v_new", v_new)):
         arguments.check_float(name, x)
     arguments.check_alike("v_new", v_new, "k_new", k_new)
     arguments.check_place("k_new", k_new)
-    _check_cache(k_cache, v_cache, "k_new", k_new)
+    _check_cache(k_cache, v_cache, "k_new", k_new, widest)
     if v_cache.shape[:3] != k_cache.shape[:3]:
         raise ValueError(
             f"v_cache: expected shape {(*k_cache.shape[:3], 'Dv')} beside k_cache, got {tuple(v_cache.shape)}"
@@ -176,6 +186,12 @@ def check_each(name, x, rows, dtypes, other):
     """A number for each token of some rows, whose last axes are heads and columns."""
     shape = rows.shape[:-2]
     arguments.check_tensor(name, x, rows, dtypes, shape, full_axes=range(len(shape)), other=other)
+
+
+def are_columns(v_cache, k_cache):
+    """Whether values are the first columns of keys, in the same memory."""
+    both = isinstance(v_cache, torch.Tensor) and isinstance(k_cache, torch.Tensor)
+    return both and v_cache.data_ptr() == k_cache.data_ptr() and v_cache.stride() == k_cache.stride()
 
 
 def check_split_size(split_size):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f90383651f7c6e91
-#   text hash     0c0133aa27501fc9
+#   content hash  7b0109f0a0f7aead
+#   text hash     536b9fa74dbc99a0
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f90383651f7c6e91
-#   text hash     7a2a694c8480c854
+#   content hash  7b0109f0a0f7aead
+#   text hash     25b030ea8b610fa2
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f90383651f7c6e91
-#   text hash     46dd2f2d10c458fa
+#   content hash  7b0109f0a0f7aead
+#   text hash     c8d51adbf89017be
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

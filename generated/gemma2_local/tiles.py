@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f90383651f7c6e91
-#   text hash     547ff97f1901c5bd
+#   content hash  7b0109f0a0f7aead
+#   text hash     59f9434efabb77e8
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

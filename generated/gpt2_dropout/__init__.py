@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5dacaf0fffaaa78f
-#   text hash     ef56ebab93fdae70
+#   content hash  2f0b3382b77e7181
+#   text hash     214cbbb6a1084c85
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

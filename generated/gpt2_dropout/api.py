@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5dacaf0fffaaa78f
-#   text hash     30b04bfcc8b86348
+#   content hash  2f0b3382b77e7181
+#   text hash     ac749d743639b532
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

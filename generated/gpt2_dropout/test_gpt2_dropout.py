@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5dacaf0fffaaa78f
-#   text hash     ec2a04aa83d4b72a
+#   content hash  2f0b3382b77e7181
+#   text hash     ea6485ce7d6cf62d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

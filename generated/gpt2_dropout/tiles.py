@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5dacaf0fffaaa78f
-#   text hash     ece2e95f94e938df
+#   content hash  2f0b3382b77e7181
+#   text hash     f5feb06bbd36b0d2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5dacaf0fffaaa78f
-#   text hash     ca47986181411e80
+#   content hash  2f0b3382b77e7181
+#   text hash     8bdcad05d52f57d0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fef0966edb65b106
-#   text hash     8fd9c0be0e3a712d
+#   content hash  0ff62bd3bdc8926d
+#   text hash     507c5598b4371d55
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

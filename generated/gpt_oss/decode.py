@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fef0966edb65b106
-#   text hash     379d2a9076703f67
+#   content hash  0ff62bd3bdc8926d
+#   text hash     795e97c9332fb2e1
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -46,7 +46,7 @@ def attend_with_cache(
     are (B, S, Hkv, D) and (B, S, Hkv, Dv), with room for S keys of each sequence. Any strides but that of the last axis.
     The new tokens' own keys are in the cache already, see `append`, and rotated: row i of a sequence has the position
     seq_lens[b] - (how many new tokens it has) + i. out has the shape of q, with Dv columns; no gradients.
-    Hq is a multiple of Hkv. float16, bfloat16 or float32, head sizes up to 256.
+    Hq is a multiple of Hkv. float16, bfloat16 or float32, head sizes up to 512.
 
     seq_lens: int32 (B,), how many keys each sequence has, the new ones included; 0 gives 0 and an LSE of -inf
     page_table: int32 (B, pages of a sequence); entries of pages without a visible key are not read
@@ -80,8 +80,8 @@ def attend_with_cache(
         workspace,
         out,
     )
-    call = decode_arguments.remembered(CALLS, _check_call, given, (max_seqlen_q, max_seqlen_k, split_size))
-    if torch.is_grad_enabled():
+    call, known = decode_arguments.remembered(CALLS, _check_call, given, (max_seqlen_q, max_seqlen_k, split_size))
+    if not known and torch.is_grad_enabled():
         decode_arguments.refuse_gradients(q=q, k_cache=k_cache, v_cache=v_cache, cos=cos, sin=sin, sinks=sinks)
     # on a GPU a look at values would wait for it
     if seq_lens.is_cpu and max(seq_lens.tolist(), default=0) > call.max_seqlen_k:
@@ -157,7 +157,7 @@ def append(
     k_scale, v_scale: float32, of caches of float8_e4m3fn, whose values are rounded over them; () and (Hkv,) are given,
         (P, page, Hkv) measured and filled in
     """
-    decode_arguments.check_new(k_new, v_new, k_cache, v_cache, slot_mapping)
+    decode_arguments.check_new(k_new, v_new, k_cache, v_cache, slot_mapping, widest=(512, 512))
     arguments.check_angles(cos, sin, k_new, other="k_new")
     decode_arguments.check_each("positions", positions, k_new, arguments.INTEGERS, "k_new")
     decode_arguments.check_scales(k_scale, v_scale, k_cache)
@@ -241,7 +241,7 @@ def _check_call(
 ):
     """What such calls have in common, once all is checked."""
     decode_arguments.check_split_size(split_size)
-    decode_arguments.check_operands(q, k_cache, v_cache, grouped=True)
+    decode_arguments.check_operands(q, k_cache, v_cache, grouped=True, widest=(512, 512))
     longest, max_seqlen_k = decode_arguments.bounds(
         q, k_cache, seq_lens, page_table, cu_seqlens_q, max_seqlen_q, max_seqlen_k
     )
@@ -263,5 +263,5 @@ def _check_call(
     if workspace is not None:
         decode_arguments.check_workspace(workspace, q, size)
     return decode_arguments.Call(
-        launch.attend, longest, max_seqlen_k, split_size, seen, size, cu_seqlens_q is not None, q, v_cache, positions
+        launch, longest, max_seqlen_k, split_size, seen, size, cu_seqlens_q is not None, q, v_cache, positions
     )

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fef0966edb65b106
-#   text hash     104500e96e5a381a
+#   content hash  0ff62bd3bdc8926d
+#   text hash     0a810396da3bae3b
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fef0966edb65b106
-#   text hash     b2c0c3773260a0ed
+#   content hash  0ff62bd3bdc8926d
+#   text hash     0cf69d88eb8c7b6d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

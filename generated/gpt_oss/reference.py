@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fef0966edb65b106
-#   text hash     6fd3a57b4f3965e9
+#   content hash  0ff62bd3bdc8926d
+#   text hash     f6b168634547007c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fef0966edb65b106
-#   text hash     173596772b02d689
+#   content hash  0ff62bd3bdc8926d
+#   text hash     f3c3d19a09bcdd7f
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

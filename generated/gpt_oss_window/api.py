@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7c721ab369a1dbbb
-#   text hash     af6df9f7e9bb3fbc
+#   content hash  958adc616191c442
+#   text hash     1485f95d788abcb7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7c721ab369a1dbbb
-#   text hash     a170bd2c06e347c0
+#   content hash  958adc616191c442
+#   text hash     12102ac7f6a39630
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c690c8746e7a7207
-#   text hash     6b757a387f95ca4b
+#   content hash  2c0cfded52383444
+#   text hash     2b4c743384cf1907
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

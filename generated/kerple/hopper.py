@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c690c8746e7a7207
-#   text hash     b849271f78a1f5e3
+#   content hash  2c0cfded52383444
+#   text hash     0087e8530fbacc8c
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

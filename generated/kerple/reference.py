@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c690c8746e7a7207
-#   text hash     b76b6de04f1c53ce
+#   content hash  2c0cfded52383444
+#   text hash     3e7691f64efc4d97
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

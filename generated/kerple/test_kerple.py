@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c690c8746e7a7207
-#   text hash     a8705eb98203ffdd
+#   content hash  2c0cfded52383444
+#   text hash     c6d64b55d28eb009
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c690c8746e7a7207
-#   text hash     2d3f4e0524689ed2
+#   content hash  2c0cfded52383444
+#   text hash     fe703240779711ad
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

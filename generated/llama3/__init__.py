@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e6da9c4bf0b372f7
-#   text hash     ceb5537721705749
+#   content hash  823b032ea0491746
+#   text hash     ef74165f3e3d2700
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

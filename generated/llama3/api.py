@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e6da9c4bf0b372f7
-#   text hash     cbcd6fbf274677f1
+#   content hash  823b032ea0491746
+#   text hash     065849d69e20b052
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e6da9c4bf0b372f7
-#   text hash     18e392b5e39a5375
+#   content hash  823b032ea0491746
+#   text hash     aa991ce4cd032561
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py gets."""
 

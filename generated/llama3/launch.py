@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e6da9c4bf0b372f7
-#   text hash     22f995660393fd99
+#   content hash  823b032ea0491746
+#   text hash     9fbea454eee36143
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

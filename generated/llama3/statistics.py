@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e6da9c4bf0b372f7
-#   text hash     7b16b5ca3a6dac50
+#   content hash  823b032ea0491746
+#   text hash     17d4488c9c66c83f
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

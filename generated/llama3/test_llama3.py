@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e6da9c4bf0b372f7
-#   text hash     4bf638b09edc27ae
+#   content hash  823b032ea0491746
+#   text hash     2f3f4bfb722e62d1
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

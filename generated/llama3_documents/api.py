@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  6e1109e8d1d4f272
-#   text hash     744fe8cc0b18f3d1
+#   content hash  842e611935465c0b
+#   text hash     8e099e8f60c54cf1
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  6e1109e8d1d4f272
-#   text hash     c3016bade2dd8f7b
+#   content hash  842e611935465c0b
+#   text hash     7bf93b1c1c825ba1
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  6e1109e8d1d4f272
-#   text hash     82b5ed88572a49a0
+#   content hash  842e611935465c0b
+#   text hash     52977d041379df66
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  6e1109e8d1d4f272
-#   text hash     323521baa3f1d199
+#   content hash  842e611935465c0b
+#   text hash     9de8763a58f4ed61
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

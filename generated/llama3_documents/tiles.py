@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  6e1109e8d1d4f272
-#   text hash     9590a2c59e466667
+#   content hash  842e611935465c0b
+#   text hash     fbf8fa1d1d3946d7
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8f09dc295dfb57aa
-#   text hash     6cbf5636f2a743e3
+#   content hash  fcc2c34287125503
+#   text hash     9112f59c47f4a98e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

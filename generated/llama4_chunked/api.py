@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8f09dc295dfb57aa
-#   text hash     67dd521f7863bbca
+#   content hash  fcc2c34287125503
+#   text hash     e5466930e66e65f2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8f09dc295dfb57aa
-#   text hash     51a4ff59d1d76d3f
+#   content hash  fcc2c34287125503
+#   text hash     ab2443409643c1c9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

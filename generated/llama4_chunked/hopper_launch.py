@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8f09dc295dfb57aa
-#   text hash     81c98337fcbd8e3b
+#   content hash  fcc2c34287125503
+#   text hash     0b29b0c15be71e89
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py gets."""
 

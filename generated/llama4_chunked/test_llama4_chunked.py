@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8f09dc295dfb57aa
-#   text hash     261d90c05c221d7e
+#   content hash  fcc2c34287125503
+#   text hash     98bb222bdd5e10ee
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

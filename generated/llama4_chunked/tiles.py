@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8f09dc295dfb57aa
-#   text hash     230a3f1786795e2b
+#   content hash  fcc2c34287125503
+#   text hash     990e277e2b0d8a2a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

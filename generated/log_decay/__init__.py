@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1ffcc903920ee803
-#   text hash     10fe5a968fa9231f
+#   content hash  5f00962637d8fa89
+#   text hash     46cd4393fded5a27
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1ffcc903920ee803
-#   text hash     f4f3b0d19813273f
+#   content hash  5f00962637d8fa89
+#   text hash     e20015d56ebf342e
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1ffcc903920ee803
-#   text hash     acf5646929fb981d
+#   content hash  5f00962637d8fa89
+#   text hash     0fbc8b69a70d7ad5
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

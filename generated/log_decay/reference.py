@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1ffcc903920ee803
-#   text hash     c178b9738a214973
+#   content hash  5f00962637d8fa89
+#   text hash     d36061efd1bce03a
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

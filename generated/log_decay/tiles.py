@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1ffcc903920ee803
-#   text hash     fb3e5b5ca05ad1e1
+#   content hash  5f00962637d8fa89
+#   text hash     6c14f7c176f467fd
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f33ef21c64516a33
-#   text hash     a9ce34e65a7e13e3
+#   content hash  981bb8b7fa641f2a
+#   text hash     53b7c7bc56b11bb0
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

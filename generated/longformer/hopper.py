@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f33ef21c64516a33
-#   text hash     019624914e59612e
+#   content hash  981bb8b7fa641f2a
+#   text hash     c8332409abf58e7b
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f33ef21c64516a33
-#   text hash     5dcf33966b97e5be
+#   content hash  981bb8b7fa641f2a
+#   text hash     cd578442377d2170
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f33ef21c64516a33
-#   text hash     7051ca69e21b5f54
+#   content hash  981bb8b7fa641f2a
+#   text hash     d60b20eb4fd7926a
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

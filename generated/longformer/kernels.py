@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f33ef21c64516a33
-#   text hash     3ac290aaaff1c525
+#   content hash  981bb8b7fa641f2a
+#   text hash     c24f58fe1b2120ff
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f33ef21c64516a33
-#   text hash     2b5026c47e73d85d
+#   content hash  981bb8b7fa641f2a
+#   text hash     ce627f9ee03cd0ba
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d6287cae81aadc0a
-#   text hash     d2f6faaa76038ac7
+#   content hash  dd5451da6843e5b5
+#   text hash     bc76a2d1eff6f561
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

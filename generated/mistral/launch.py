@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d6287cae81aadc0a
-#   text hash     1b6432eac6b425f0
+#   content hash  dd5451da6843e5b5
+#   text hash     e2b264aa81a874e2
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

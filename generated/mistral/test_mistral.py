@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d6287cae81aadc0a
-#   text hash     2609fb6207a4a02f
+#   content hash  dd5451da6843e5b5
+#   text hash     193f403eb38fd55f
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

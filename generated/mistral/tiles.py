@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d6287cae81aadc0a
-#   text hash     e0b1bc2d3a792302
+#   content hash  dd5451da6843e5b5
+#   text hash     c0c9be92b2689be4
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

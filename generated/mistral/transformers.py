@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d6287cae81aadc0a
-#   text hash     701f023e07f54c64
+#   content hash  dd5451da6843e5b5
+#   text hash     2a49ec97db51d3f7
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8aba1dd36bc31c27
-#   text hash     cb94f8f0e8d33d14
+#   content hash  267773ed8fcb2ee4
+#   text hash     70196aae1f668441
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

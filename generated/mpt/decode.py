@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8aba1dd36bc31c27
-#   text hash     a4702a8683d36ad9
+#   content hash  267773ed8fcb2ee4
+#   text hash     639e212b0d0ee5b7
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -44,7 +44,7 @@ def attend_with_cache(
     are (B, S, Hkv, D) and (B, S, Hkv, Dv), with room for S keys of each sequence. Any strides but that of the last axis.
     The new tokens' own keys are in the cache already, see `append`: row i of a sequence has the position
     seq_lens[b] - (how many new tokens it has) + i. out has the shape of q, with Dv columns; no gradients.
-    Hq and Hkv are equal. float16, bfloat16 or float32, head sizes up to 256.
+    Hq and Hkv are equal. float16, bfloat16 or float32, head sizes up to 512.
 
     seq_lens: int32 (B,), how many keys each sequence has, the new ones included; 0 gives 0 and an LSE of -inf
     page_table: int32 (B, pages of a sequence); entries of pages without a visible key are not read
@@ -116,8 +116,8 @@ def _attend(
         workspace,
         out,
     )
-    call = decode_arguments.remembered(CALLS, _check_call, given, (max_seqlen_q, max_seqlen_k, split_size))
-    if torch.is_grad_enabled():
+    call, known = decode_arguments.remembered(CALLS, _check_call, given, (max_seqlen_q, max_seqlen_k, split_size))
+    if not known and torch.is_grad_enabled():
         decode_arguments.refuse_gradients(q=q, k_cache=k_cache, v_cache=v_cache, slopes=in_slopes)
     # on a GPU a look at values would wait for it
     if seq_lens.is_cpu and max(seq_lens.tolist(), default=0) > call.max_seqlen_k:
@@ -186,7 +186,7 @@ def append(
     k_scale, v_scale: float32, of caches of float8_e4m3fn, whose values are rounded over them; () and (Hkv,) are given,
         (P, page, Hkv) measured and filled in
     """
-    decode_arguments.check_new(k_new, v_new, k_cache, v_cache, slot_mapping)
+    decode_arguments.check_new(k_new, v_new, k_cache, v_cache, slot_mapping, widest=(512, 512))
     decode_arguments.check_scales(k_scale, v_scale, k_cache)
     from . import decode_launch as launch
 
@@ -263,7 +263,7 @@ def _check_call(
 ):
     """What such calls have in common, once all is checked."""
     decode_arguments.check_split_size(split_size)
-    decode_arguments.check_operands(q, k_cache, v_cache, grouped=False)
+    decode_arguments.check_operands(q, k_cache, v_cache, grouped=False, widest=(512, 512))
     longest, max_seqlen_k = decode_arguments.bounds(
         q, k_cache, seq_lens, page_table, cu_seqlens_q, max_seqlen_q, max_seqlen_k
     )
@@ -283,5 +283,5 @@ def _check_call(
     if workspace is not None:
         decode_arguments.check_workspace(workspace, q, size)
     return decode_arguments.Call(
-        launch.attend, longest, max_seqlen_k, split_size, seen, size, cu_seqlens_q is not None, q, v_cache
+        launch, longest, max_seqlen_k, split_size, seen, size, cu_seqlens_q is not None, q, v_cache
     )

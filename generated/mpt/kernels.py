@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8aba1dd36bc31c27
-#   text hash     01ad307c07033a44
+#   content hash  267773ed8fcb2ee4
+#   text hash     8c8184ee02f70487
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8aba1dd36bc31c27
-#   text hash     c8f938c3a9783e4b
+#   content hash  267773ed8fcb2ee4
+#   text hash     b6c422cbd9115d06
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8aba1dd36bc31c27
-#   text hash     33662e016b51b4c5
+#   content hash  267773ed8fcb2ee4
+#   text hash     69e671de37bf4b5f
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8aba1dd36bc31c27
-#   text hash     a47b3afa1315642e
+#   content hash  267773ed8fcb2ee4
+#   text hash     147a90ab384bc803
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  d3a33c8478719ec9
-#   text hash     348d4d80f8ecc0d6
+#   content hash  20f5be02258b5c6e
+#   text hash     06c094205c3e67eb
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  d3a33c8478719ec9
-#   text hash     3b0ebcee7d00de9a
+#   content hash  20f5be02258b5c6e
+#   text hash     9efbbd2c3584c17e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

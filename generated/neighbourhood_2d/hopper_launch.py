@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  d3a33c8478719ec9
-#   text hash     21f0b32b32d8ad9a
+#   content hash  20f5be02258b5c6e
+#   text hash     e37a71c047c3a8ec
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py gets."""
 

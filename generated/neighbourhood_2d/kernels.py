@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  d3a33c8478719ec9
-#   text hash     937a26d1d3af521c
+#   content hash  20f5be02258b5c6e
+#   text hash     6814762681493d78
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  d3a33c8478719ec9
-#   text hash     3bb14b91c1986fb9
+#   content hash  20f5be02258b5c6e
+#   text hash     bcb3b8d049bcbafe
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

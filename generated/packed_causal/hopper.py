@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c556bcd781656ec1
-#   text hash     5bc5c9578ab4b7f2
+#   content hash  64e531ef2d8bf1bb
+#   text hash     6a8529f2a0455334
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

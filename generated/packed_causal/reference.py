@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c556bcd781656ec1
-#   text hash     76746ba7f39ef988
+#   content hash  64e531ef2d8bf1bb
+#   text hash     4b9195f2c8f81ba8
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c556bcd781656ec1
-#   text hash     bfc2fa42a8d2e0d9
+#   content hash  64e531ef2d8bf1bb
+#   text hash     3f6bfca595dac160
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

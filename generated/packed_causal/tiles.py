@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c556bcd781656ec1
-#   text hash     94e0df86a85d131f
+#   content hash  64e531ef2d8bf1bb
+#   text hash     1635ba2ba5728148
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

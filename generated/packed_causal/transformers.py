@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c556bcd781656ec1
-#   text hash     542e182c6091f4ae
+#   content hash  64e531ef2d8bf1bb
+#   text hash     22b0936f0c67fa3f
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ddcc1c604a26084d
-#   text hash     220cf9cd4420f0f0
+#   content hash  7e295fa5b639d3d9
+#   text hash     2f420b48444dd1df
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ddcc1c604a26084d
-#   text hash     f893309df381c097
+#   content hash  7e295fa5b639d3d9
+#   text hash     a7981d1cc8078f98
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ddcc1c604a26084d
-#   text hash     629f18465ac98c4e
+#   content hash  7e295fa5b639d3d9
+#   text hash     df4e9dafa33f5214
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

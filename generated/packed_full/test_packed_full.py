@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ddcc1c604a26084d
-#   text hash     6355588a7fc5a448
+#   content hash  7e295fa5b639d3d9
+#   text hash     38cf46453b11f044
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

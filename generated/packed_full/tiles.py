@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ddcc1c604a26084d
-#   text hash     b1a1c190db211744
+#   content hash  7e295fa5b639d3d9
+#   text hash     e18cc13e391c8887
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

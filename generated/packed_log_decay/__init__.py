@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  db37c5a4a8d324c9
-#   text hash     b170cd0db6f7d651
+#   content hash  89a59dadd3d7674f
+#   text hash     cd235b7160f2d3c8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

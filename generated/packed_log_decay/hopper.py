@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  db37c5a4a8d324c9
-#   text hash     24a7559160150b9a
+#   content hash  89a59dadd3d7674f
+#   text hash     f257473c07b62a64
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

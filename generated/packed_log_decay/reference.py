@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  db37c5a4a8d324c9
-#   text hash     7ae60217b3aaf960
+#   content hash  89a59dadd3d7674f
+#   text hash     aa4a27f27331f5b5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

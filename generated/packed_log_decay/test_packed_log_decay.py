@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  db37c5a4a8d324c9
-#   text hash     3d40c10ad6f418a4
+#   content hash  89a59dadd3d7674f
+#   text hash     2fb656533162b258
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

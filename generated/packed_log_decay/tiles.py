@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  db37c5a4a8d324c9
-#   text hash     2444a6d465119e4e
+#   content hash  89a59dadd3d7674f
+#   text hash     6508a26db75c7789
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d847cf57db1b8dd4
-#   text hash     add62d647b792b6c
+#   content hash  99d820ae69fa5c8e
+#   text hash     0c3bf479ec24ac3c
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

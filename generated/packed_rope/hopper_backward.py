@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d847cf57db1b8dd4
-#   text hash     e2be09bb27c076c4
+#   content hash  99d820ae69fa5c8e
+#   text hash     1a9604906153ae01
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d847cf57db1b8dd4
-#   text hash     a17a15ba7f43af90
+#   content hash  99d820ae69fa5c8e
+#   text hash     09c39174f6003453
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

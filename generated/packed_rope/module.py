@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d847cf57db1b8dd4
-#   text hash     0d8e565b644d157f
+#   content hash  99d820ae69fa5c8e
+#   text hash     eb07533daa72b256
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d847cf57db1b8dd4
-#   text hash     f9e07988a04b123c
+#   content hash  99d820ae69fa5c8e
+#   text hash     60977d9170877212
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

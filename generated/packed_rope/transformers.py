@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d847cf57db1b8dd4
-#   text hash     2c310a89b71e75ec
+#   content hash  99d820ae69fa5c8e
+#   text hash     6925d943100536bc
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

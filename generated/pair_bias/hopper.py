@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1564ab3ca3a52a9d
-#   text hash     74b3148f90013211
+#   content hash  de45786bca92d559
+#   text hash     ecdf95086e3d191b
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1564ab3ca3a52a9d
-#   text hash     1b4444fdc7cc3db0
+#   content hash  de45786bca92d559
+#   text hash     383d968062f61987
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1564ab3ca3a52a9d
-#   text hash     60c9f6be88d2824f
+#   content hash  de45786bca92d559
+#   text hash     addf7e83723c7e71
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1564ab3ca3a52a9d
-#   text hash     7f200ea74119b06e
+#   content hash  de45786bca92d559
+#   text hash     14b44f005ec2956e
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

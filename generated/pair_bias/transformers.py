@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1564ab3ca3a52a9d
-#   text hash     129a69fcfd9c00b2
+#   content hash  de45786bca92d559
+#   text hash     1f8845f22bb54a14
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

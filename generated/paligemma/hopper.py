@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0177699593d6e0a4
-#   text hash     8bad0a9f4dc5bba9
+#   content hash  eb86a003072eb234
+#   text hash     2fbc734940bd929f
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

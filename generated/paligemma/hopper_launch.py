@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0177699593d6e0a4
-#   text hash     d628da5a5c64b764
+#   content hash  eb86a003072eb234
+#   text hash     f12a2326ab739f43
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py gets."""
 

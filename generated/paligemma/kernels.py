@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0177699593d6e0a4
-#   text hash     2524adfab07b32f9
+#   content hash  eb86a003072eb234
+#   text hash     4d55d6ef5b84a71f
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0177699593d6e0a4
-#   text hash     dc0ebcafe946f5a5
+#   content hash  eb86a003072eb234
+#   text hash     cf0cad3db203c840
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0177699593d6e0a4
-#   text hash     bcde4e3769c568b5
+#   content hash  eb86a003072eb234
+#   text hash     e2d70b2f9576c939
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

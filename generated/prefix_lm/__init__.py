@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ba88965a59ce341b
-#   text hash     9ad8e1385d57ed38
+#   content hash  a2c44d20bc9f939a
+#   text hash     45c88f68b8979b1a
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ba88965a59ce341b
-#   text hash     59981c486f4d5fac
+#   content hash  a2c44d20bc9f939a
+#   text hash     8f3b7e3619f2207d
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ba88965a59ce341b
-#   text hash     b53ad1f1e53e7659
+#   content hash  a2c44d20bc9f939a
+#   text hash     86fa0b1e7ed4e2eb
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py gets."""
 

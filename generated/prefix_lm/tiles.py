@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ba88965a59ce341b
-#   text hash     d2f5447fd55dc7d7
+#   content hash  a2c44d20bc9f939a
+#   text hash     0a1b2575a2ba6118
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

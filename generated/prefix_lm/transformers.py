@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ba88965a59ce341b
-#   text hash     a381ec83deda5655
+#   content hash  a2c44d20bc9f939a
+#   text hash     a51570d8cbcc7d1c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ddfb6d2028a1cf81
-#   text hash     74d05cc7125e285f
+#   content hash  76b11afc758a2fdc
+#   text hash     c8a44f54bd9aec41
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

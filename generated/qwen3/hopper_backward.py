@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ddfb6d2028a1cf81
-#   text hash     e9563641fd7d161b
+#   content hash  76b11afc758a2fdc
+#   text hash     cda78bf2aa985c4d
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ddfb6d2028a1cf81
-#   text hash     c9308f75b82b4551
+#   content hash  76b11afc758a2fdc
+#   text hash     9529ce4f6850e992
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ddfb6d2028a1cf81
-#   text hash     51311179935376c6
+#   content hash  76b11afc758a2fdc
+#   text hash     596204da95cabd7f
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ddfb6d2028a1cf81
-#   text hash     f265d8e488279bb6
+#   content hash  76b11afc758a2fdc
+#   text hash     d9597492ccf49427
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

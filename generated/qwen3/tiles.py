@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ddfb6d2028a1cf81
-#   text hash     a75aa579e21b001f
+#   content hash  76b11afc758a2fdc
+#   text hash     891894bc5f6e90ee
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8a13ff0358a6d4d4
-#   text hash     f66682f1a34ec0e9
+#   content hash  a76125aba7308aa2
+#   text hash     67fecf755222aa50
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

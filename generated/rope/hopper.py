@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8a13ff0358a6d4d4
-#   text hash     00f753578e1a3fa6
+#   content hash  a76125aba7308aa2
+#   text hash     4da03957becc0d47
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8a13ff0358a6d4d4
-#   text hash     ace7f59a68d0dd8d
+#   content hash  a76125aba7308aa2
+#   text hash     c5ef6f86ae6038a6
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

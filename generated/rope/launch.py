@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8a13ff0358a6d4d4
-#   text hash     e13e9f176c77c6cd
+#   content hash  a76125aba7308aa2
+#   text hash     5bd7ad0ef57d2a17
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

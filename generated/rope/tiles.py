@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8a13ff0358a6d4d4
-#   text hash     916c7cf59866600a
+#   content hash  a76125aba7308aa2
+#   text hash     1092dd622c12ff0a
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

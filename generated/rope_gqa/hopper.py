@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ded38e0cafb0c6fb
-#   text hash     90f170b3a6a2f1b6
+#   content hash  e43855ecad9d18b9
+#   text hash     21a1a5923c464a39
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ded38e0cafb0c6fb
-#   text hash     6573ee0b649d20b2
+#   content hash  e43855ecad9d18b9
+#   text hash     cedc488b5671d3e8
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ded38e0cafb0c6fb
-#   text hash     de1fb1356cc761bd
+#   content hash  e43855ecad9d18b9
+#   text hash     35a20d48da13f5d9
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

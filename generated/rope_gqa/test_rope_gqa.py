@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ded38e0cafb0c6fb
-#   text hash     37f576cb1bfd45d2
+#   content hash  e43855ecad9d18b9
+#   text hash     20192afa1ca9bf02
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ded38e0cafb0c6fb
-#   text hash     a96d95a66a08e385
+#   content hash  e43855ecad9d18b9
+#   text hash     05eb3eb3898f9128
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c85d92f2162bba1b
-#   text hash     561f5c1f037aa555
+#   content hash  1fd5982575a06a72
+#   text hash     a8cbdbd81f65dc33
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

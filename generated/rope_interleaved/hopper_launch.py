@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c85d92f2162bba1b
-#   text hash     ec65867abf71c9f8
+#   content hash  1fd5982575a06a72
+#   text hash     3015000f24746471
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c85d92f2162bba1b
-#   text hash     792142913c9ff3bc
+#   content hash  1fd5982575a06a72
+#   text hash     3dc86bffb0103df8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

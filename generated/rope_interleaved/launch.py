@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c85d92f2162bba1b
-#   text hash     ed73cd9fee14a3ba
+#   content hash  1fd5982575a06a72
+#   text hash     eda390d812bc3601
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c85d92f2162bba1b
-#   text hash     4330f1d073eb1558
+#   content hash  1fd5982575a06a72
+#   text hash     d793c0a326a150cc
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4c0e7ac025739dd2
-#   text hash     81af6eb963d11901
+#   content hash  5cd47fcbd86f07c4
+#   text hash     80de53a33e04f9bc
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

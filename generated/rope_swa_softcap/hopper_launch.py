@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4c0e7ac025739dd2
-#   text hash     fbeb663bb8a42105
+#   content hash  5cd47fcbd86f07c4
+#   text hash     d3035a0666b759b8
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4c0e7ac025739dd2
-#   text hash     8c02865884fc9694
+#   content hash  5cd47fcbd86f07c4
+#   text hash     fd5d59fcfc69cd70
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

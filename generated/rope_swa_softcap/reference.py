@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4c0e7ac025739dd2
-#   text hash     359a6855e5859c1f
+#   content hash  5cd47fcbd86f07c4
+#   text hash     f7c8c02c22d4835d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4c0e7ac025739dd2
-#   text hash     2fde8d89dbc7257e
+#   content hash  5cd47fcbd86f07c4
+#   text hash     a624ebe83baae634
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

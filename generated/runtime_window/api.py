@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f443d01ceca9732a
-#   text hash     2c240f027249ce33
+#   content hash  29907f2293a98845
+#   text hash     b09f71299608058d
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f443d01ceca9732a
-#   text hash     60799cabfe6ea83d
+#   content hash  29907f2293a98845
+#   text hash     d99aa104e6b0f5d0
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f443d01ceca9732a
-#   text hash     65d618a35dcd1c1e
+#   content hash  29907f2293a98845
+#   text hash     9649b8cafadbb7db
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f443d01ceca9732a
-#   text hash     14fa59ed9809d510
+#   content hash  29907f2293a98845
+#   text hash     5c3ea1b1394a11a6
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a0b793fc42b93b27
-#   text hash     93cbe1a5bbf8a626
+#   content hash  5dbaba6df7b338bf
+#   text hash     915152edc63aa88b
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a0b793fc42b93b27
-#   text hash     123ef49a2c6ae720
+#   content hash  5dbaba6df7b338bf
+#   text hash     820b9c84179fd245
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a0b793fc42b93b27
-#   text hash     565f180755c2ae47
+#   content hash  5dbaba6df7b338bf
+#   text hash     eda48bae7b57d216
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a0b793fc42b93b27
-#   text hash     7007a3b6d3630d24
+#   content hash  5dbaba6df7b338bf
+#   text hash     01c9a15cb1fbf6cf
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a0b793fc42b93b27
-#   text hash     71a041061e84a4ee
+#   content hash  5dbaba6df7b338bf
+#   text hash     73a5244e05a008b2
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  52494e0e3305275d
-#   text hash     84d69aab70b96832
+#   content hash  94ce059c14fe3fc2
+#   text hash     b78ad0ffc12991a9
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -35,6 +35,7 @@ def attend_with_cache(
     workspace: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
     return_lse: bool = False,
+    return_key_sums: bool = False,
     split_size: int | None = None,
 ):
     """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
@@ -44,7 +45,7 @@ def attend_with_cache(
     are (B, S, Hkv, D) and (B, S, Hkv, Dv), with room for S keys of each sequence. Any strides but that of the last axis.
     The new tokens' own keys are in the cache already, see `append`: row i of a sequence has the position
     seq_lens[b] - (how many new tokens it has) + i. out has the shape of q, with Dv columns; no gradients.
-    Hq is a multiple of Hkv. float16, bfloat16 or float32, head sizes up to 256.
+    Hq is a multiple of Hkv. float16, bfloat16 or float32, head sizes up to 512.
 
     seq_lens: int32 (B,), how many keys each sequence has, the new ones included; 0 gives 0 and an LSE of -inf
     page_table: int32 (B, pages of a sequence); entries of pages without a visible key are not read
@@ -58,6 +59,8 @@ def attend_with_cache(
     workspace: float32, contiguous, at least workspace_size(...) values; made if None
     out: contiguous, where the result goes; made if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq) or (Hq, T)
+    return_key_sums: whether to return at last, float32 (B, Hq, max_seqlen_k), what each key of a sequence gets of the
+        softmax, summed over its new tokens; 0 behind its last key
     split_size: keys that a program goes through, a multiple of 128; long caches are read faster with 1024, short ones with
         fewer. The last bits of a row hang on it; None has one for all calls
     """
@@ -78,6 +81,7 @@ def attend_with_cache(
         workspace,
         out,
         return_lse,
+        return_key_sums,
         split_size,
     )
 
@@ -99,13 +103,16 @@ def _attend(
     workspace,
     out,
     return_lse,
+    return_key_sums,
     split_size,
 ):
     """What `attend_with_cache` does; names from the spec begin with `in_` from here on, as in the kernels."""
     in_window = arguments.as_int("window", in_window, minimum=1, maximum=268435456)
     given = q, k_cache, v_cache, seq_lens, page_table, cu_seqlens_q, sinks, k_scale, v_scale, workspace, out
-    call = decode_arguments.remembered(CALLS, _check_call, given, (max_seqlen_q, max_seqlen_k, split_size, in_window))
-    if torch.is_grad_enabled():
+    call, known = decode_arguments.remembered(
+        CALLS, _check_call, given, (max_seqlen_q, max_seqlen_k, split_size, in_window)
+    )
+    if not known and torch.is_grad_enabled():
         decode_arguments.refuse_gradients(q=q, k_cache=k_cache, v_cache=v_cache, sinks=sinks)
     # on a GPU a look at values would wait for it
     if seq_lens.is_cpu and max(seq_lens.tolist(), default=0) > call.max_seqlen_k:
@@ -117,7 +124,10 @@ def _attend(
         workspace = q.new_empty(call.size, dtype=torch.float32)
     if out is None:
         out = q.new_empty(call.out)
-    lse = q.new_empty(call.lse, dtype=torch.float32) if return_lse else None
+    lse = q.new_empty(call.lse, dtype=torch.float32) if return_lse or return_key_sums else None
+    key_sums = None
+    if return_key_sums:
+        key_sums = q.new_empty((seq_lens.shape[0], q.shape[-2], call.max_seqlen_k), dtype=torch.float32)
     if not call.in_rows:
         q = q.contiguous()
     call.attend(
@@ -136,7 +146,10 @@ def _attend(
         workspace,
         out,
         lse,
+        key_sums,
     )
+    if return_key_sums:
+        return (out, lse, key_sums) if return_lse else (out, key_sums)
     return (out, lse) if return_lse else out
 
 
@@ -175,7 +188,7 @@ def append(
     k_scale, v_scale: float32, of caches of float8_e4m3fn, whose values are rounded over them; () and (Hkv,) are given,
         (P, page, Hkv) measured and filled in
     """
-    decode_arguments.check_new(k_new, v_new, k_cache, v_cache, slot_mapping)
+    decode_arguments.check_new(k_new, v_new, k_cache, v_cache, slot_mapping, widest=(512, 512))
     decode_arguments.check_scales(k_scale, v_scale, k_cache)
     from . import decode_launch as launch
 
@@ -254,7 +267,7 @@ def _check_call(
 ):
     """What such calls have in common, once all is checked."""
     decode_arguments.check_split_size(split_size)
-    decode_arguments.check_operands(q, k_cache, v_cache, grouped=True)
+    decode_arguments.check_operands(q, k_cache, v_cache, grouped=True, widest=(512, 512))
     longest, max_seqlen_k = decode_arguments.bounds(
         q, k_cache, seq_lens, page_table, cu_seqlens_q, max_seqlen_q, max_seqlen_k
     )
@@ -271,5 +284,5 @@ def _check_call(
     if workspace is not None:
         decode_arguments.check_workspace(workspace, q, size)
     return decode_arguments.Call(
-        launch.attend, longest, max_seqlen_k, split_size, seen, size, cu_seqlens_q is not None, q, v_cache
+        launch, longest, max_seqlen_k, split_size, seen, size, cu_seqlens_q is not None, q, v_cache
     )

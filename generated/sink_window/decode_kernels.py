@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  52494e0e3305275d
-#   text hash     271e59cb14b32710
+#   content hash  94ce059c14fe3fc2
+#   text hash     d1a7e6febe1dc536
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -10,10 +10,12 @@ Programs
     attend_split   a split of the keys of one sequence and key head, for a tile of BLOCK_M rows: pairs of a new token and
                    one of the GROUP query heads that read the key head
     join_splits    one new token and query head; joins the parts of all splits
+    sum_weights    a tile of keys of one sequence, for up to BLOCK_M heads that read one key head; goes through the new
+                   tokens, once their LSE is there
     append_rows    one new token; puts its keys and values into the cache
 
-The grid of `attend_split` is (tiles x key heads x splits, sequences), splits run fastest; of a grid's axes the first alone
-takes more than 65535. That of `join_splits` is (new tokens of a sequence, query heads, sequences).
+The grid of `attend_split` is (key heads x splits x tiles, sequences); tiles run fastest, as those of a split read the same
+keys. Of a grid's axes the first alone takes more than 65535. That of `join_splits` is (new tokens of a sequence, query heads, sequences).
 
 A split begins at a multiple of split_size keys, a tile of keys at one of BLOCK_N: which keys are summed together is no
 matter of the batch, of other lengths or of pages. Programs are started for the splits of the first_keys keys of a
@@ -105,12 +107,17 @@ def quantised(rows, scale_ptr, there, dtype: tl.constexpr, MEASURED: tl.constexp
 
 
 @triton.jit
-def in_units(q_tile):
-    """Rows of bfloat16 in float16, which holds float8 as well, over powers of 2 that bring their numbers below 16."""
+def row_units(q_tile):
+    """Powers of 2 over which the numbers of each row are below 16."""
     top = tl.max(tl.abs(q_tile.to(tl.float32)), 1)
     exponent = tl.maximum((top.to(tl.int32, bitcast=True) >> 23 & 255) - 3, 1)
-    unit = (exponent << 23).to(tl.float32, bitcast=True)
-    return (q_tile.to(tl.float32) / unit[:, None]).to(tl.float16), unit
+    return (exponent << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def in_units(q_tile, unit):
+    """Rows of bfloat16 in float16, which holds float8 as well, over their units."""
+    return (q_tile.to(tl.float32) / unit[:, None]).to(tl.float16)
 
 
 @triton.jit
@@ -194,9 +201,9 @@ def attend_split(
     if OVERLAP:
         gdc_wait()
         gdc_launch_dependents()
-    slot, head, b = tl.program_id(0) % splits, tl.program_id(0) // splits, tl.program_id(1)
-    Hkv = Hq // GROUP
-    tile, kv_h = head // Hkv, head % Hkv
+    tiles, b = tl.cdiv(longest * GROUP, BLOCK_M), tl.program_id(1)
+    tile, rest = tl.program_id(0) % tiles, tl.program_id(0) // tiles
+    slot, kv_h = rest % splits, rest // splits
     token, q_len, k_len = find_sequence(seq_lens_ptr, cu_seqlens_q_ptr, b, tokens, longest, max_seqlen_k)
     count = q_len * GROUP
     first_split = tl.maximum(k_len - q_len - reach, 0) // split_size
@@ -223,7 +230,8 @@ def attend_split(
     q_tile = load_places(q_ptr, q_place, place < count, D, BLOCK_D)
     q_unit = None
     if (k_ptr.dtype.element_ty.primitive_bitwidth == 8) & (q_ptr.dtype.element_ty == tl.bfloat16):
-        q_tile, q_unit = in_units(q_tile)
+        q_unit = row_units(q_tile)
+        q_tile = in_units(q_tile, q_unit)
     # [BLOCK_M, BLOCK_DV]
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     # [BLOCK_M]
@@ -324,6 +332,81 @@ def join_splits(
     tl.store(out_ptr + row * DV + column, out.to(out_ptr.dtype.element_ty), mask=column < DV)
     if lse_ptr is not None:
         tl.store(lse_ptr + own_row, tl.where(l == 0, float("-inf"), (m + tl.log2(l)) / LOG2E))
+
+
+@triton.jit(do_not_specialize=["in_window", "max_seqlen_k", "tokens", "longest", "Hq"])
+def sum_weights(
+    q_ptr, k_ptr, seq_lens_ptr, cu_seqlens_q_ptr, pages_ptr, scale, k_scale_ptr, in_window, max_seqlen_k, lse_ptr,
+    key_sums_ptr, q_stride_token, q_stride_head, k_stride_page, k_stride_token, k_stride_head,
+    k_scale_stride_sequence, k_scale_stride_page, k_scale_stride_token, k_scale_stride_head,
+    pages_stride_sequence, tokens, longest, Hq, GROUP: tl.constexpr, PAGE: tl.constexpr, D: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr,
+    lse_stride_sequence, lse_stride_head
+):  # fmt: skip
+    """Store what each of a tile of keys gets of the weights of some heads, added up over the new tokens one by one."""
+    tiles, b = tl.cdiv(GROUP, BLOCK_M), tl.program_id(1)
+    tile, rest = tl.program_id(0) % tiles, tl.program_id(0) // tiles
+    Hkv = Hq // GROUP
+    kv_h, k_start = rest % Hkv, rest // Hkv * BLOCK_N
+    token, q_len, k_len = find_sequence(seq_lens_ptr, cu_seqlens_q_ptr, b, tokens, longest, max_seqlen_k)
+    count = q_len * GROUP
+    if pages_ptr is not None:
+        pages_ptr += b.to(tl.int64) * pages_stride_sequence
+    if k_scale_ptr is not None:
+        k_scale_ptr += b.to(tl.int64) * k_scale_stride_sequence + kv_h.to(tl.int64) * k_scale_stride_head
+    # [BLOCK_M]
+    head = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+    # [BLOCK_N]
+    k_pos = k_start + tl.arange(0, BLOCK_N)
+    # [BLOCK_M, BLOCK_N]
+    mass = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for i in tl.range(0, q_len):
+        q_begin = k_len - q_len
+        # [BLOCK_M]
+        place = tl.where(head < GROUP, i * GROUP + head, count)
+        row = i + tl.zeros([BLOCK_M], tl.int32)
+        own_row = row if cu_seqlens_q_ptr is None else token + row
+        h = kv_h * GROUP + tl.minimum(head, GROUP - 1)
+        q_pos = row + q_begin
+        q_first = i + q_begin
+        q_last = tl.minimum(i + q_begin, k_len - 1)
+        scale_log2 = scale * LOG2E
+        q_place = (token + row).to(tl.int64) * q_stride_token + h.to(tl.int64) * q_stride_head
+        # [BLOCK_M, BLOCK_D]
+        q_tile = load_places(q_ptr, q_place, place < count, D, BLOCK_D)
+        q_unit = None
+        if (k_ptr.dtype.element_ty.primitive_bitwidth == 8) & (q_ptr.dtype.element_ty == tl.bfloat16):
+            q_unit = row_units(q_tile)
+            q_tile = in_units(q_tile, q_unit)
+        lse_place = b.to(tl.int64) * lse_stride_sequence + h.to(tl.int64) * lse_stride_head + own_row
+        lse = tl.load(lse_ptr + lse_place) * LOG2E
+        lo, hi, full_lo, full_hi = key_span(q_first, q_last, k_len, in_window)
+        inside = (k_pos >= lo) & (k_pos < hi)
+        page = b if pages_ptr is None else find_tile(pages_ptr, k_start, lo, hi, BLOCK_N, PAGE)
+        k_page, k_slot = page.to(tl.int64) + tl.zeros([BLOCK_N], tl.int64), k_pos
+        if pages_ptr is not None:
+            k_slot = k_pos % PAGE
+        k_place = (
+            k_page * k_stride_page + k_slot.to(tl.int64) * k_stride_token + tl.cast(kv_h, tl.int64) * k_stride_head
+        )
+        # [BLOCK_N, BLOCK_D]
+        k_tile = load_places(k_ptr, k_place, inside, D, BLOCK_D).to(q_tile.dtype)
+        score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
+        if k_scale_ptr is not None:
+            k_scale_place = k_page * k_scale_stride_page + k_slot.to(tl.int64) * k_scale_stride_token
+            score = score * tl.load(k_scale_ptr + k_scale_place, mask=inside, other=0.0)[None, :]
+        if q_unit is not None:
+            score = score * q_unit[:, None]
+        score = score * scale_log2
+        keep = inside[None, :]
+        keep &= k_pos[None, :] <= q_pos[:, None]  # causal
+        keep &= q_pos[:, None] - k_pos[None, :] < in_window  # sliding_window
+        score = tl.where(keep, score, float("-inf"))
+        # where nothing is seen both are -inf
+        mass += tl.where(score > float("-inf"), tl.exp2(score - lse[:, None]), 0.0)
+    sum_place = (b.to(tl.int64) * Hq + kv_h * GROUP + head) * max_seqlen_k
+    there = (head < GROUP)[:, None] & (k_pos < max_seqlen_k)[None, :]
+    tl.store(key_sums_ptr + sum_place[:, None] + k_pos[None, :], mass, mask=there)
 
 
 @triton.jit(do_not_specialize=["slots", "page_size", "Hkv"])

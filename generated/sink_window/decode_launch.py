@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  52494e0e3305275d
-#   text hash     2ceec2656ce7291f
+#   content hash  94ce059c14fe3fc2
+#   text hash     7a2d01c1f85ab530
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -13,21 +13,24 @@ from . import decode_kernels as kernels
 
 # up to a head size: keys of a tile, warps, stages and keys of a split. First for tiles of 16 rows and short splits, then
 # for splits of 512 keys or more, which a call asks for; the last for tiles of up to 64 rows. They are a matter of nothing
-# else, and so are the bits of a row
+# else, but for head sizes above 256 of the GPU, and so are the bits of a row
 SPLITS_16BIT = {
     64: ((64, 2, 4, 512), (64, 2, 4, 1024), (64, 4, 4, 2048)),
     128: ((128, 4, 2, 256), (64, 2, 2, 1024), (32, 4, 4, 2048)),
     256: ((16, 2, 3, 256), (16, 2, 3, 1024), (32, 8, 3, 1024)),
+    512: ((16, 4, 3, 256), (16, 4, 3, 1024), (16, 8, 3, 1024)),
 }
 SPLITS_FLOAT8 = {
     64: ((64, 2, 3, 512), (64, 2, 3, 1024), (64, 4, 4, 2048)),
     128: ((64, 2, 2, 256), (64, 2, 3, 1024), (32, 4, 4, 2048)),
     256: ((32, 2, 2, 256), (32, 2, 3, 1024), (32, 8, 3, 1024)),
+    512: ((16, 4, 3, 256), (16, 4, 3, 1024), (16, 8, 3, 1024)),
 }
 SPLITS_FP32 = {
     64: ((32, 2, 4, 512), (32, 2, 4, 1024), (32, 4, 4, 2048)),
     128: ((32, 4, 3, 256), (32, 4, 3, 1024), (32, 8, 3, 1024)),
     256: ((16, 4, 3, 256), (16, 4, 3, 1024), (16, 8, 3, 1024)),
+    512: ((16, 8, 2, 256), (16, 8, 2, 1024), (16, 8, 2, 1024)),
 }
 WHOLE = 2**30  # keys of a split that no sequence fills
 
@@ -37,13 +40,19 @@ def split_of(q, k, v, longest, split_size):
     rows = longest * (q.shape[-2] // k.shape[-2])
     table = SPLITS_FP32 if q.dtype == torch.float32 else SPLITS_FLOAT8 if k.element_size() == 1 else SPLITS_16BIT
     size = next(size for size in table if max(q.shape[-1], v.shape[-1]) <= size)
+    block_m = min(max(16, runtime.power_of_2(rows)), 16 if runtime.INTERPRETED or (size > 256 and not _many(q)) else 64)
     short, long, many = table[size]
-    block_n, warps, stages, keys = many if rows > 16 else long if split_size and split_size >= 512 else short
+    block_n, warps, stages, keys = many if block_m > 16 else long if split_size and split_size >= 512 else short
     if runtime.INTERPRETED:
         block_n, warps, stages, keys = 32, 4, 1, 64 if rows <= 16 else 256
     # enough rows to fill a GPU: each program goes through all keys
-    keys = WHOLE if rows > 256 else split_size or keys
-    return min(max(16, runtime.power_of_2(rows)), 16 if runtime.INTERPRETED else 64), block_n, warps, stages, keys
+    keys = WHOLE if rows > 256 and longest * q.shape[-2] > 2048 else split_size or keys
+    return block_m, block_n, warps, stages, keys
+
+
+def _many(q):
+    """Whether a GPU has the room for many rows of more than 256 columns: their sum takes half of its registers."""
+    return q.dtype != torch.float32 and runtime.architecture(q.device) == "sm_90"
 
 
 def count_splits(keys, longest, max_seqlen_k, reach, first_keys):
@@ -60,21 +69,26 @@ def workspace_size(q, k, v, longest, max_seqlen_k, split_size, reach, first_keys
 
 @runtime.on_its_device
 def attend(
-    q, call, k, v, seq_lens, page_table, cu_seqlens_q, in_window, sinks, k_scale, v_scale, scale, parts, out, lse
+    q, call, k, v, seq_lens, page_table, cu_seqlens_q, in_window, sinks, k_scale, v_scale, scale, parts, out, lse,
+    key_sums
 ):  # fmt: skip
     """Fills in out and lse, the latter in natural-log units; `call` is what shapes tell of them."""
     max_seqlen_k, reach, first_keys = call.max_seqlen_k, *call.seen
     split_values = (q, k, v, seq_lens, cu_seqlens_q, page_table, parts, float(scale), k_scale, v_scale, in_window,
     max_seqlen_k, reach, first_keys)  # fmt: skip
     join_values = (parts, seq_lens, cu_seqlens_q, out, lse, sinks, max_seqlen_k, reach, first_keys)  # fmt: skip
-    kind = runtime.precision(q), lse is None
+    sums_values = (q, k, seq_lens, cu_seqlens_q, page_table, float(scale), k_scale, in_window, max_seqlen_k, lse,
+    key_sums)  # fmt: skip
+    kind = runtime.precision(q), lse is None, key_sums is None
     cache = call.launches.get(kind)
-    if cache is not None and runtime.launch_again(cache, split_values, join_values):
+    if cache is not None and runtime.launch_again(cache, split_values, join_values, sums_values):
         return
     if seq_lens.shape[0] == 0 or out.numel() == 0:
         out.zero_()
         if lse is not None:
             lse.fill_(float("-inf"))
+        if key_sums is not None:
+            key_sums.zero_()
         return
     q, k_scale, v_scale = (
         q.reshape(-1, *q.shape[-2:]),
@@ -85,7 +99,9 @@ def attend(
     rows = longest * (q.shape[1] // k.shape[2])
     block_m, block_n, warps, stages, split_size = split_of(q, k, v, longest, call.split_size)
     splits = count_splits(split_size, longest, max_seqlen_k, reach, first_keys)
-    cache = runtime.LaunchCache.of("decode", q, *call.shapes, call.longest, splits, split_size, lse is None)
+    cache = runtime.LaunchCache.of(
+        "decode", q, *call.shapes, call.longest, splits, split_size, lse is None, key_sums is None
+    )
     runtime.launch(
         cache, kernels.attend_split, (block_m, block_n), split_values,
         grid=lambda: (splits * runtime.cdiv(rows, block_m) * k.shape[2], sequences),
@@ -111,9 +127,28 @@ def attend(
             sinks_stride_head=runtime.stride(sinks, 0), lse_stride_sequence=lse_strides[0],
             lse_stride_head=lse_strides[1], tokens=q.shape[0], longest=longest, Hq=q.shape[1], splits=splits,
             split_size=split_size, DV=v.shape[-1], BLOCK_DV=runtime.padded_width(v),
-            BLOCK_S=64 if block_m == 16 else 16, OVERLAP=runtime.overlaps(q.device), num_warps=4, num_stages=2,
+            BLOCK_S=16 if block_m > 16 or v.shape[-1] > 256 else 64, OVERLAP=runtime.overlaps(q.device), num_warps=4,
+            num_stages=2,
         ),
     )  # fmt: skip
+    if key_sums is not None:
+        block_m, block_n, warps, stages, _ = split_of(q, k, v, 1, call.split_size)
+        runtime.launch(
+            cache, kernels.sum_weights, (block_m, block_n), sums_values,
+            grid=lambda: (k.shape[2] * runtime.cdiv(rows // longest, block_m) * runtime.cdiv(max_seqlen_k, block_n),
+            sequences),
+            from_shapes=lambda: dict(
+                q_stride_token=q.stride(0), q_stride_head=q.stride(1), k_stride_page=k.stride(0),
+                k_stride_token=k.stride(1), k_stride_head=k.stride(2), k_scale_stride_sequence=runtime.stride(k_scale, 0),
+                k_scale_stride_page=runtime.stride(k_scale, 1), k_scale_stride_token=runtime.stride(k_scale, 2),
+                k_scale_stride_head=runtime.stride(k_scale, 3),
+                pages_stride_sequence=0 if page_table is None else page_table.stride(0), tokens=q.shape[0],
+                longest=longest, Hq=q.shape[1], GROUP=q.shape[-2] // k.shape[-2],
+                PAGE=1 if page_table is None else k.shape[1], D=q.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
+                BLOCK_D=runtime.padded_width(q), PRECISION=runtime.precision(q), lse_stride_sequence=lse_strides[0],
+                lse_stride_head=lse_strides[1], num_warps=warps, num_stages=stages,
+            ),
+        )  # fmt: skip
     call.launches[kind] = cache
 
 
@@ -133,6 +168,6 @@ def append(k_new, v_new, k, v, slot_mapping, k_scale, v_scale, measured):
             v_scale_stride_page=runtime.stride(v_scale, 1), v_scale_stride_token=runtime.stride(v_scale, 2),
             v_scale_stride_head=runtime.stride(v_scale, 3), slots=k.shape[0] * k.shape[1], page_size=k.shape[1],
             Hkv=k.shape[2], MEASURED=measured, D=k.shape[-1], DV=v.shape[-1], BLOCK_H=runtime.power_of_2(k.shape[2]),
-            BLOCK_D=runtime.padded_width(k), BLOCK_DV=runtime.padded_width(v), num_warps=4,
+            BLOCK_D=runtime.power_of_2(k.shape[-1]), BLOCK_DV=runtime.power_of_2(v.shape[-1]), num_warps=4,
         ),
     )  # fmt: skip

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  52494e0e3305275d
-#   text hash     72f9eb5527098975
+#   content hash  94ce059c14fe3fc2
+#   text hash     7e2b57be5549f20e
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  52494e0e3305275d
-#   text hash     02ab97aaf37ed581
+#   content hash  94ce059c14fe3fc2
+#   text hash     4734a2049bcd3d71
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  52494e0e3305275d
-#   text hash     f17caa2506947318
+#   content hash  94ce059c14fe3fc2
+#   text hash     cc88c7726c2bf5fc
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  52494e0e3305275d
-#   text hash     9abb02bfbd6d93f6
+#   content hash  94ce059c14fe3fc2
+#   text hash     e888ff3f6e1eaadc
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

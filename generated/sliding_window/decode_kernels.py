@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e7103c56c9451b10
-#   text hash     71dc9b55d0ad3f53
+#   content hash  cbd3b1ed58d08ad4
+#   text hash     fe03f71beeebe149
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -12,8 +12,8 @@ Programs
     join_splits    one new token and query head; joins the parts of all splits
     append_rows    one new token; puts its keys and values into the cache
 
-The grid of `attend_split` is (tiles x key heads x splits, sequences), splits run fastest; of a grid's axes the first alone
-takes more than 65535. That of `join_splits` is (new tokens of a sequence, query heads, sequences).
+The grid of `attend_split` is (key heads x splits x tiles, sequences); tiles run fastest, as those of a split read the same
+keys. Of a grid's axes the first alone takes more than 65535. That of `join_splits` is (new tokens of a sequence, query heads, sequences).
 
 A split begins at a multiple of split_size keys, a tile of keys at one of BLOCK_N: which keys are summed together is no
 matter of the batch, of other lengths or of pages. Programs are started for the splits of the first_keys keys of a
@@ -105,12 +105,17 @@ def quantised(rows, scale_ptr, there, dtype: tl.constexpr, MEASURED: tl.constexp
 
 
 @triton.jit
-def in_units(q_tile):
-    """Rows of bfloat16 in float16, which holds float8 as well, over powers of 2 that bring their numbers below 16."""
+def row_units(q_tile):
+    """Powers of 2 over which the numbers of each row are below 16."""
     top = tl.max(tl.abs(q_tile.to(tl.float32)), 1)
     exponent = tl.maximum((top.to(tl.int32, bitcast=True) >> 23 & 255) - 3, 1)
-    unit = (exponent << 23).to(tl.float32, bitcast=True)
-    return (q_tile.to(tl.float32) / unit[:, None]).to(tl.float16), unit
+    return (exponent << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def in_units(q_tile, unit):
+    """Rows of bfloat16 in float16, which holds float8 as well, over their units."""
+    return (q_tile.to(tl.float32) / unit[:, None]).to(tl.float16)
 
 
 @triton.jit
@@ -184,9 +189,9 @@ def attend_split(
     if OVERLAP:
         gdc_wait()
         gdc_launch_dependents()
-    slot, head, b = tl.program_id(0) % splits, tl.program_id(0) // splits, tl.program_id(1)
-    Hkv = Hq // GROUP
-    tile, kv_h = head // Hkv, head % Hkv
+    tiles, b = tl.cdiv(longest * GROUP, BLOCK_M), tl.program_id(1)
+    tile, rest = tl.program_id(0) % tiles, tl.program_id(0) // tiles
+    slot, kv_h = rest % splits, rest // splits
     token, q_len, k_len = find_sequence(seq_lens_ptr, cu_seqlens_q_ptr, b, tokens, longest, max_seqlen_k)
     count = q_len * GROUP
     first_split = tl.maximum(k_len - q_len - reach, 0) // split_size
@@ -213,7 +218,8 @@ def attend_split(
     q_tile = load_places(q_ptr, q_place, place < count, D, BLOCK_D)
     q_unit = None
     if (k_ptr.dtype.element_ty.primitive_bitwidth == 8) & (q_ptr.dtype.element_ty == tl.bfloat16):
-        q_tile, q_unit = in_units(q_tile)
+        q_unit = row_units(q_tile)
+        q_tile = in_units(q_tile, q_unit)
     # [BLOCK_M, BLOCK_DV]
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     # [BLOCK_M]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e7103c56c9451b10
-#   text hash     fc13b8bb0a8f42e5
+#   content hash  cbd3b1ed58d08ad4
+#   text hash     10046d6c44d0e1cb
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

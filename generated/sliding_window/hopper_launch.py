@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e7103c56c9451b10
-#   text hash     652ffe205c91bddd
+#   content hash  cbd3b1ed58d08ad4
+#   text hash     673d2daa5f723876
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

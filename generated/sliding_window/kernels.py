@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e7103c56c9451b10
-#   text hash     65e262e92ef17424
+#   content hash  cbd3b1ed58d08ad4
+#   text hash     1a5642b457ef1c44
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

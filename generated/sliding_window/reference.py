@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e7103c56c9451b10
-#   text hash     55218c0a0590b0c5
+#   content hash  cbd3b1ed58d08ad4
+#   text hash     abb2433a69b4f6bb
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e7103c56c9451b10
-#   text hash     0f757b332f35df02
+#   content hash  cbd3b1ed58d08ad4
+#   text hash     af7d26c75b0afc2c
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

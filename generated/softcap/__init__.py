@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d0274a58de21af11
-#   text hash     334e5aa1afc2b9ff
+#   content hash  d8906035155584dc
+#   text hash     b6ff7c24a17bc2ce
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

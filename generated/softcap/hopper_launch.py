@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d0274a58de21af11
-#   text hash     c22751f9b4ed2753
+#   content hash  d8906035155584dc
+#   text hash     2f6541d947a9ff66
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d0274a58de21af11
-#   text hash     236e5448a7137944
+#   content hash  d8906035155584dc
+#   text hash     b3930a8061ea415c
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

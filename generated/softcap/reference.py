@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d0274a58de21af11
-#   text hash     816c5efe4e52edcb
+#   content hash  d8906035155584dc
+#   text hash     24821ca5b10f80df
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

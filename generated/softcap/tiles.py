@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d0274a58de21af11
-#   text hash     d32b4518e57d475d
+#   content hash  d8906035155584dc
+#   text hash     ea9d5f90954dc404
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

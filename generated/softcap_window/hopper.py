@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4b0281629ca735f7
-#   text hash     84992261db516e31
+#   content hash  fce4e34729b81bd1
+#   text hash     f8cb90bb1e698dcd
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

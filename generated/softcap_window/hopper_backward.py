@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4b0281629ca735f7
-#   text hash     2134abbdf8d83a9f
+#   content hash  fce4e34729b81bd1
+#   text hash     017dca2c3131c175
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

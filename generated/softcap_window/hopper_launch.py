@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4b0281629ca735f7
-#   text hash     09610a728925516c
+#   content hash  fce4e34729b81bd1
+#   text hash     d57c9934b58f91b7
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

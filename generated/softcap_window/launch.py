@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4b0281629ca735f7
-#   text hash     1042aa9987dd7234
+#   content hash  fce4e34729b81bd1
+#   text hash     c213af39e5e6b7bb
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4b0281629ca735f7
-#   text hash     9ab4b273f2a1d3f7
+#   content hash  fce4e34729b81bd1
+#   text hash     f83d60098c110c64
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9b53f42b9ec10151
-#   text hash     b06d23ff8a927872
+#   content hash  53b473de003ec35b
+#   text hash     9a06c5dd9213a2a8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

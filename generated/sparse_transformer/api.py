@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9b53f42b9ec10151
-#   text hash     f61ac8125b48b9dc
+#   content hash  53b473de003ec35b
+#   text hash     5fc1668a67e79722
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9b53f42b9ec10151
-#   text hash     f0df99c2e46578fc
+#   content hash  53b473de003ec35b
+#   text hash     f415c0820b077996
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

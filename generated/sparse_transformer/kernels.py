@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9b53f42b9ec10151
-#   text hash     cd06bc4b85e60926
+#   content hash  53b473de003ec35b
+#   text hash     9dbebce66e59020a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  46dec55893e3d950
-#   text hash     2eed8889f04e87de
+#   content hash  ff5f2df929a7dada
+#   text hash     9aaea7aaf4492df2
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  46dec55893e3d950
-#   text hash     67fe5410bcb01ab8
+#   content hash  ff5f2df929a7dada
+#   text hash     fa42e74d6fd2b9bf
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

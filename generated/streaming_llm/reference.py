@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  46dec55893e3d950
-#   text hash     d5ddcced899c463b
+#   content hash  ff5f2df929a7dada
+#   text hash     546509369e61cfe9
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

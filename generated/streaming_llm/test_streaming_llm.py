@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  46dec55893e3d950
-#   text hash     71ace650428d784f
+#   content hash  ff5f2df929a7dada
+#   text hash     eadc3e0d661a5be5
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  46dec55893e3d950
-#   text hash     e4a17e23eb2c36bc
+#   content hash  ff5f2df929a7dada
+#   text hash     8fc64b79f32361d0
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8eb89c0e7c696fa0
-#   text hash     3cdca7c7508b7669
+#   content hash  9291f138014ab9a4
+#   text hash     01b72fab545c0df1
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8eb89c0e7c696fa0
-#   text hash     efc89b7422743a8a
+#   content hash  9291f138014ab9a4
+#   text hash     3ed4a3dbc72ea6e8
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

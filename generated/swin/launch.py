@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8eb89c0e7c696fa0
-#   text hash     4c7387504f7f0106
+#   content hash  9291f138014ab9a4
+#   text hash     b5e75dd13e780e69
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8eb89c0e7c696fa0
-#   text hash     d98c964e17120898
+#   content hash  9291f138014ab9a4
+#   text hash     26c972f71fc39366
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8eb89c0e7c696fa0
-#   text hash     6c9c6d8df4497587
+#   content hash  9291f138014ab9a4
+#   text hash     a62b82c2ba8b6e80
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8eb89c0e7c696fa0
-#   text hash     c0db55795c94a791
+#   content hash  9291f138014ab9a4
+#   text hash     f8bd1b423e5f76e5
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e5a34cecff52dcb0
-#   text hash     9bc1701103adf452
+#   content hash  fb102283203e61d6
+#   text hash     8dafbf510f8542d4
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -13,21 +13,24 @@ from . import decode_kernels as kernels
 
 # up to a head size: keys of a tile, warps, stages and keys of a split. First for tiles of 16 rows and short splits, then
 # for splits of 512 keys or more, which a call asks for; the last for tiles of up to 64 rows. They are a matter of nothing
-# else, and so are the bits of a row
+# else, but for head sizes above 256 of the GPU, and so are the bits of a row
 SPLITS_16BIT = {
     64: ((64, 2, 4, 512), (64, 2, 4, 1024), (64, 4, 4, 2048)),
     128: ((128, 4, 2, 256), (64, 2, 2, 1024), (32, 4, 4, 2048)),
     256: ((16, 2, 3, 256), (16, 2, 3, 1024), (32, 8, 3, 1024)),
+    512: ((16, 4, 3, 256), (16, 4, 3, 1024), (16, 8, 3, 1024)),
 }
 SPLITS_FLOAT8 = {
     64: ((64, 2, 3, 512), (64, 2, 3, 1024), (64, 4, 4, 2048)),
     128: ((64, 2, 2, 256), (64, 2, 3, 1024), (32, 4, 4, 2048)),
     256: ((32, 2, 2, 256), (32, 2, 3, 1024), (32, 8, 3, 1024)),
+    512: ((16, 4, 3, 256), (16, 4, 3, 1024), (16, 8, 3, 1024)),
 }
 SPLITS_FP32 = {
     64: ((32, 2, 4, 512), (32, 2, 4, 1024), (32, 4, 4, 2048)),
     128: ((32, 4, 3, 256), (32, 4, 3, 1024), (32, 8, 3, 1024)),
     256: ((16, 4, 3, 256), (16, 4, 3, 1024), (16, 8, 3, 1024)),
+    512: ((16, 8, 2, 256), (16, 8, 2, 1024), (16, 8, 2, 1024)),
 }
 WHOLE = 2**30  # keys of a split that no sequence fills
 
@@ -37,13 +40,19 @@ def split_of(q, k, v, longest, split_size):
     rows = longest * (q.shape[-2] // k.shape[-2])
     table = SPLITS_FP32 if q.dtype == torch.float32 else SPLITS_FLOAT8 if k.element_size() == 1 else SPLITS_16BIT
     size = next(size for size in table if max(q.shape[-1], v.shape[-1]) <= size)
+    block_m = min(max(16, runtime.power_of_2(rows)), 16 if runtime.INTERPRETED or (size > 256 and not _many(q)) else 64)
     short, long, many = table[size]
-    block_n, warps, stages, keys = many if rows > 16 else long if split_size and split_size >= 512 else short
+    block_n, warps, stages, keys = many if block_m > 16 else long if split_size and split_size >= 512 else short
     if runtime.INTERPRETED:
         block_n, warps, stages, keys = 32, 4, 1, 64 if rows <= 16 else 256
     # enough rows to fill a GPU: each program goes through all keys
-    keys = WHOLE if rows > 256 else split_size or keys
-    return min(max(16, runtime.power_of_2(rows)), 16 if runtime.INTERPRETED else 64), block_n, warps, stages, keys
+    keys = WHOLE if rows > 256 and longest * q.shape[-2] > 2048 else split_size or keys
+    return block_m, block_n, warps, stages, keys
+
+
+def _many(q):
+    """Whether a GPU has the room for many rows of more than 256 columns: their sum takes half of its registers."""
+    return q.dtype != torch.float32 and runtime.architecture(q.device) == "sm_90"
 
 
 def count_splits(keys, longest, max_seqlen_k, reach, first_keys):
@@ -112,7 +121,8 @@ def attend(
         from_shapes=lambda: dict(
             lse_stride_sequence=lse_strides[0], lse_stride_head=lse_strides[1], tokens=q.shape[0], longest=longest,
             Hq=q.shape[1], splits=splits, split_size=split_size, DV=v.shape[-1], BLOCK_DV=runtime.padded_width(v),
-            BLOCK_S=64 if block_m == 16 else 16, OVERLAP=runtime.overlaps(q.device), num_warps=4, num_stages=2,
+            BLOCK_S=16 if block_m > 16 or v.shape[-1] > 256 else 64, OVERLAP=runtime.overlaps(q.device), num_warps=4,
+            num_stages=2,
         ),
     )  # fmt: skip
     call.launches[kind] = cache
@@ -134,6 +144,6 @@ def append(k_new, v_new, k, v, slot_mapping, k_scale, v_scale, measured):
             v_scale_stride_page=runtime.stride(v_scale, 1), v_scale_stride_token=runtime.stride(v_scale, 2),
             v_scale_stride_head=runtime.stride(v_scale, 3), slots=k.shape[0] * k.shape[1], page_size=k.shape[1],
             Hkv=k.shape[2], MEASURED=measured, D=k.shape[-1], DV=v.shape[-1], BLOCK_H=runtime.power_of_2(k.shape[2]),
-            BLOCK_D=runtime.padded_width(k), BLOCK_DV=runtime.padded_width(v), num_warps=4,
+            BLOCK_D=runtime.power_of_2(k.shape[-1]), BLOCK_DV=runtime.power_of_2(v.shape[-1]), num_warps=4,
         ),
     )  # fmt: skip

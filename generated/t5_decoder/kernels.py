@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e5a34cecff52dcb0
-#   text hash     5c7a67f3e3503091
+#   content hash  fb102283203e61d6
+#   text hash     302bc49eb809d5f6
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

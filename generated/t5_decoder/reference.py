@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e5a34cecff52dcb0
-#   text hash     b10cf7746fec7f5e
+#   content hash  fb102283203e61d6
+#   text hash     0e79c247f3c9664d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

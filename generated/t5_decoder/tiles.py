@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e5a34cecff52dcb0
-#   text hash     8caad2e222f51221
+#   content hash  fb102283203e61d6
+#   text hash     c41a1822bb1bb2aa
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

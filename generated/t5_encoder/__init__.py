@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  403ae79b6a8aa19f
-#   text hash     db423423a555fdac
+#   content hash  2ee862617b10ec26
+#   text hash     9481e101c9084b6c
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

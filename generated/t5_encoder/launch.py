@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  403ae79b6a8aa19f
-#   text hash     cb4cfca7ea57cb3a
+#   content hash  2ee862617b10ec26
+#   text hash     0d5e983a4e6782e0
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

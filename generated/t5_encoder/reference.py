@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  403ae79b6a8aa19f
-#   text hash     0a1f00a90c29f096
+#   content hash  2ee862617b10ec26
+#   text hash     1fb95af983ebc124
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

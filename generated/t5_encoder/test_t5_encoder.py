@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  403ae79b6a8aa19f
-#   text hash     05fb527c05631ba8
+#   content hash  2ee862617b10ec26
+#   text hash     3b670defcbfc14ad
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

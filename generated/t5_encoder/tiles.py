@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  403ae79b6a8aa19f
-#   text hash     126305d2b2ada598
+#   content hash  2ee862617b10ec26
+#   text hash     cea901b37f55f761
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2086f95c14d5f853
-#   text hash     34f69ad503447721
+#   content hash  6a08aa7651d83e39
+#   text hash     0217d8e1b9d962ca
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2086f95c14d5f853
-#   text hash     5a3473c92bde1d8b
+#   content hash  6a08aa7651d83e39
+#   text hash     5db73128340f8a48
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py gets."""
 

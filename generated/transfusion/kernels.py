@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2086f95c14d5f853
-#   text hash     896d35b245dc99ba
+#   content hash  6a08aa7651d83e39
+#   text hash     ee32a4392ca2f42e
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

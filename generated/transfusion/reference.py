@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2086f95c14d5f853
-#   text hash     498889f482e69442
+#   content hash  6a08aa7651d83e39
+#   text hash     9819f081f8a92a3e
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

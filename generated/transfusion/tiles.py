@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2086f95c14d5f853
-#   text hash     2c3d29eb3037d9e0
+#   content hash  6a08aa7651d83e39
+#   text hash     cfed5ce558ecae7f
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  37858bcf912127a9
-#   text hash     1cab2c3c115671ea
+#   content hash  98c5857d8c16b196
+#   text hash     faef6115028828c8
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

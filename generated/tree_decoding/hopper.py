@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  37858bcf912127a9
-#   text hash     77ab1705c12ca1f5
+#   content hash  98c5857d8c16b196
+#   text hash     57fbdfcc8dd1d11e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  37858bcf912127a9
-#   text hash     2a3c0d9f86aa978f
+#   content hash  98c5857d8c16b196
+#   text hash     c8a9b6c0e657bf3f
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

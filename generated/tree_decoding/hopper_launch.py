@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  37858bcf912127a9
-#   text hash     6452575cc201ed0e
+#   content hash  98c5857d8c16b196
+#   text hash     74fcf970bbd12f7e
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py gets."""
 

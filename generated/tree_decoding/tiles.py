@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  37858bcf912127a9
-#   text hash     aecb735d895a8803
+#   content hash  98c5857d8c16b196
+#   text hash     a5a8657a6c2644f1
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

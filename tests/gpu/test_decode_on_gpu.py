@@ -83,6 +83,74 @@ def test_one_new_token(page: int, width: int, dtype: torch.dtype) -> None:
     check(list(lse.split(1, 1)), wanted_lse, 1e-3)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize(("width", "v_width"), [(288, 288), (512, 512), (320, 64)])
+def test_heads_wider_than_256(width: int, v_width: int, dtype: torch.dtype) -> None:
+    module = load("causal")
+    for new in (1, 9):
+        lengths = [3000, new, 513]
+        s = Sequences(lengths, [new] * 3, HEADS, KV_HEADS, width, device="cuda", dtype=dtype, v_width=v_width)
+        cache = Cache(s).fill(module.decode.append)
+        given = {**cache.pages(), "return_lse": True}
+        out, lse = module.decode.attend_with_cache(torch.stack(s.q), cache.k, cache.v, s.seq_lens, **given)
+        wanted, wanted_lse = expected(module, s)
+        check(list(out), wanted, 6e-3)
+        check(list(lse), wanted_lse, 1e-3)
+
+
+def latent(lengths: list[int], new: int, heads: int = 128, dtype: torch.dtype = torch.bfloat16) -> Sequences:
+    """Sequences of absorbed latent attention."""
+    shape = {"width": 576, "v_width": 512, "latent": True, "device": "cuda", "dtype": dtype}
+    return Sequences(lengths, [min(new, n) for n in lengths], heads, 1, **shape)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("page", [0, 16, 64])
+@pytest.mark.parametrize("heads", [8, 16, 40, 128])
+def test_latent_heads(heads: int, page: int, dtype: torch.dtype) -> None:
+    module, s = load("deepseek_mla_absorbed"), latent(list(LENGTHS), 1, heads, dtype)
+    cache = Cache(s, page or 16, paged=bool(page)).fill(module.decode.append)
+    given = {**cache.pages(), **s.cuts(), "return_lse": True}
+    out, lse = module.decode.attend_with_cache(torch.cat(s.q), cache.k, cache.v, s.seq_lens, **given)
+    wanted, wanted_lse = expected(module, s)
+    check(list(out.split(s.new)), wanted, 6e-3)
+    check(list(lse.split(s.new, 1)), wanted_lse, 1e-3)
+
+
+@pytest.mark.parametrize("new", [2, 7, 40])
+def test_new_tokens_of_latent_heads(new: int) -> None:
+    """Values that are columns of keys give what a copy of them gives."""
+    module, s = load("deepseek_mla_absorbed"), latent([5000, 700, 129], new)
+    cache = Cache(s, 64).fill(module.decode.append)
+    given = {**cache.pages(), **s.cuts()}
+    wanted = expected(module, s)[0]
+    for v in (cache.v, cache.v.contiguous()):
+        out = module.decode.attend_with_cache(torch.cat(s.q), cache.k, v, s.seq_lens, **given)
+        check(list(out.split(s.new)), wanted, 6e-3)
+
+
+@pytest.mark.skipif(GPU and torch.cuda.get_device_capability() < (8, 9), reason="needs a GPU that knows float8_e4m3fn")
+@pytest.mark.parametrize("power", [0, -100, 90])
+@pytest.mark.parametrize("heads", [16, 128])
+def test_latent_caches_of_float8(heads: int, power: int) -> None:
+    """Rows of q are brought below 16 by what is largest in all of their columns."""
+    module, s = load("deepseek_mla_absorbed"), latent([2000, 129], 1, heads)
+    for x in s.q:
+        x[..., 570] *= 64
+    cache, scale = Cache(s, 64), torch.tensor(0.03, device="cuda")
+    cache.k = torch.zeros_like(cache.k).to(torch.float8_e4m3fn)
+    cache.v = cache.k[..., :512]
+    for b in range(2):
+        place = cache.slots(b) // 64, cache.slots(b) % 64
+        module.decode.append(s.k[b], s.v[b], cache.k, cache.v, cache.slots(b), k_scale=scale, v_scale=scale)
+        s.k[b] = cache.k.float()[place] * scale
+        s.v[b] = s.k[b][..., :512]
+    given = {"k_scale": scale, "v_scale": scale, "scale": 0.01 / 2.0**power, **cache.pages()}
+    q = torch.stack(s.q) * 2.0**power
+    out = module.decode.attend_with_cache(q, cache.k, cache.v, s.seq_lens, **given)
+    check(list(out), expected(module, s, lambda b: {"scale": 0.01})[0], 6e-3)
+
+
 @pytest.mark.parametrize("new", [1, 5, 64, 300])
 @pytest.mark.parametrize(
     "name",
@@ -152,6 +220,23 @@ def test_queries_of_any_size_over_float8(power: int) -> None:
     assert torch.equal(out, moved)
 
 
+@pytest.mark.parametrize("new", [1, 6])
+@pytest.mark.parametrize("name", ["llama3", "sink_window"])
+def test_what_keys_get_of_the_weights(name: str, new: int) -> None:
+    lengths = [3000, 700, 129]
+    s = Sequences(lengths, [new] * 3, HEADS, KV_HEADS, 128, device="cuda", dtype=torch.bfloat16)
+    module = load(name)
+    values = angles(128) if name == "llama3" else {"window": 500, "sinks": torch.linspace(-2, 4, HEADS, device="cuda")}
+    cache = Cache(s).fill(module.decode.append, turned(module, s, lambda b: values))
+    given = {**values, **cache.pages(), "return_key_sums": True}
+    _, sums = module.decode.attend_with_cache(torch.stack(s.q), cache.k, cache.v, s.seq_lens, **given)
+    for b, n in enumerate(lengths):
+        rows = [x[b][None].double() for x in (s.q, s.k, s.v)]
+        _, wanted = module.reference(*rows, **values, return_key_sums=True)
+        check([sums[b, :, :n]], [wanted[0]], 2e-2)
+        assert (sums[b, :, n:] == 0).all()
+
+
 @pytest.mark.parametrize("page", [1, 16, 128])
 def test_bits_hang_on_neither_pages_nor_the_batch(page: int) -> None:
     s = Sequences(LENGTHS, [1] * len(LENGTHS), HEADS, KV_HEADS, 128, device="cuda", dtype=torch.bfloat16)
@@ -164,9 +249,12 @@ def test_bits_hang_on_neither_pages_nor_the_batch(page: int) -> None:
             assert torch.equal(decoding.attend_with_cache(s.q[b], k, v, s.seq_lens[b : b + 1])[0], out[b])
 
 
-@pytest.mark.parametrize("name", ["causal", "gpt_oss_window"])
+@pytest.mark.parametrize("name", ["causal", "gpt_oss_window", "deepseek_mla_absorbed"])
 def test_a_graph_replayed_with_other_lengths(name: str) -> None:
-    s = Sequences([4000, 3000, 100, 7], [1] * 4, HEADS, KV_HEADS, 128, device="cuda", dtype=torch.bfloat16)
+    lengths = [4000, 3000, 100, 7]
+    s = Sequences(lengths, [1] * 4, HEADS, KV_HEADS, 128, device="cuda", dtype=torch.bfloat16)
+    if name == "deepseek_mla_absorbed":
+        s = latent(lengths, 1)
     module = load(name)
     decoding = module.decode
     values, alone = given(name, s)
@@ -174,7 +262,7 @@ def test_a_graph_replayed_with_other_lengths(name: str) -> None:
     q, lengths, table = torch.cat(s.q), s.seq_lens, cache.table.int().cuda()
     size = decoding.workspace_size(q, cache.k, cache.v, max_seqlen_q=1, max_seqlen_k=4096)
     fixed = {"page_table": table, "max_seqlen_k": 4096, "workspace": q.new_full((size,), math.nan, dtype=torch.float32)}
-    out = torch.empty_like(q)
+    out = q.new_empty(*q.shape[:-1], cache.v.shape[-1])
 
     def call() -> torch.Tensor:
         return decoding.attend_with_cache(q, cache.k, cache.v, lengths, out=out, **fixed, **values)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,6 +21,8 @@ pytestmark = pytest.mark.slow
 
 ANGLES = torch.randn(256, 8)
 ROPE = {"cos": ANGLES.cos(), "sin": ANGLES.sin()}
+WIDE_ANGLES = torch.randn(256, 288)
+LATENT = {"kv_heads": 1, "width": 576, "v_width": 512, "latent": True}
 
 
 def nothing(s: Sequences, c: Cache, packed: bool) -> tuple[Values, Callable[[int], Values]]:
@@ -75,6 +78,12 @@ def tree(s: Sequences, c: Cache, packed: bool) -> tuple[Values, Callable[[int], 
     return given, alone
 
 
+def drafts(s: Sequences, c: Cache, packed: bool) -> tuple[Values, Callable[[int], Values]]:
+    """The same without angles."""
+    given, alone = tree(s, c, packed)
+    return {"tree_mask": given["tree_mask"]}, lambda b: {"tree_mask": alone(b)["tree_mask"]}
+
+
 def pairs(s: Sequences, c: Cache, packed: bool) -> tuple[Values, Callable[[int], Values]]:
     """A bias of each score."""
     bias = torch.randn(len(s.new), s.heads, max(s.new), c.room)
@@ -94,7 +103,7 @@ class Variant:
     text: str
     given: Callable[..., tuple[Values, Callable[[int], Values]]] = nothing
     rope: bool = False
-    kv_heads: int = 2
+    shape: Values = field(default_factory=dict)  # of its sequences
 
 
 MOOD = "inputs: {mood: {axes: [batch, token, head]}}"
@@ -133,8 +142,28 @@ VARIANTS = {
         "mask: [causal]\nscore: [expr: 'score * warmth']\ninputs: {warmth: {axes: [kv_head]}}",
         same(warmth=torch.tensor([0.5, 2.0])),
     ),
-    "equal_heads": Variant("heads: equal\nmask: [causal]", kv_heads=4),
+    "equal_heads": Variant("heads: equal\nmask: [causal]", shape={"kv_heads": 4}),
     "packed_training": Variant(f"layout: packed\nmask: [causal]\nscore: [expr: 'score + mood[k]']\n{MOOD}", tokens),
+    "wide": Variant("mask: [causal]\nscore: [softcap: {cap: 5.0}]", shape={"width": 288, "v_width": 300}),
+    "wide_rotated": Variant(
+        "rope: {layout: interleaved}\nmask: [causal]",
+        same(cos=WIDE_ANGLES.cos()[:, :144], sin=WIDE_ANGLES.sin()[:, :144]),
+        rope=True,
+        shape={"width": 288},
+    ),
+    "latent": Variant("latent: true\nmask: [causal]", shape=LATENT),
+    "latent_scored": Variant(
+        "latent: true\nmask: [causal, sliding_window: {size: 40}]\nscore: [alibi]\nsink: true",
+        same(sinks=torch.tensor([0.5, 3.0, -1.0, -math.inf])),
+        shape=LATENT | {"width": 530},
+    ),
+    "latent_rotated": Variant(
+        "latent: true\nrope: {layout: half}\nmask: [causal]",
+        same(cos=WIDE_ANGLES.cos(), sin=WIDE_ANGLES.sin()),
+        rope=True,
+        shape={"kv_heads": 1, "width": 576, "v_width": 32},
+    ),
+    "latent_drafted": Variant("latent: true\nmask: [tree]", drafts, shape={"kv_heads": 2, "width": 40, "latent": True}),
 }
 
 
@@ -211,6 +240,22 @@ def decode(
     return out, lse, alone
 
 
+def measured(
+    module: ModuleType, name: str, s: Sequences, c: Cache, given: tuple[Values, Callable[[int], Values]], more: Values
+) -> tuple[torch.Tensor, ...]:
+    """All that a call returns, of new tokens one behind the other."""
+
+    def turned(b: int) -> Values:
+        found = given[1](b)
+        return {**ROPE, "positions": found["positions"][0]} if "positions" in found else {}
+
+    c.fill(module.decode.append, turned)
+    found: tuple[torch.Tensor, ...] = module.decode.attend_with_cache(
+        joined(s.q, True), c.k, c.v, s.seq_lens, return_lse=True, **c.pages(), **given[0], **s.cuts(), **more
+    )
+    return found
+
+
 def check(module: ModuleType, name: str, s: Sequences, c: Cache, *, packed: bool = False) -> None:
     """Holds a call against the reference."""
     out, lse, alone = decode(module, name, s, c, packed=packed)
@@ -227,13 +272,13 @@ def check(module: ModuleType, name: str, s: Sequences, c: Cache, *, packed: bool
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_one_new_token(variant: Callable[[str], ModuleType], name: str) -> None:
-    s = Sequences([100, 5, 64], [1, 1, 1], kv_heads=VARIANTS[name].kv_heads)
+    s = Sequences([100, 5, 64], [1, 1, 1], **VARIANTS[name].shape)
     check(variant(name), name, s, Cache(s))
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_several_new_tokens_of_a_cache_without_pages(variant: Callable[[str], ModuleType], name: str) -> None:
-    s = Sequences([70, 7], [3, 3], kv_heads=VARIANTS[name].kv_heads, seed=1)
+    s = Sequences([70, 7], [3, 3], **VARIANTS[name].shape, seed=1)
     check(variant(name), name, s, Cache(s, paged=False, room=96))
 
 
@@ -241,7 +286,7 @@ def test_several_new_tokens_of_a_cache_without_pages(variant: Callable[[str], Mo
 def test_new_tokens_one_behind_the_other(variant: Callable[[str], ModuleType], name: str) -> None:
     if name == "blocked":
         pytest.skip("a block of queries is one of each sequence")
-    s = Sequences([67, 9, 40], [5, 1, 2], kv_heads=VARIANTS[name].kv_heads, seed=2)
+    s = Sequences([67, 9, 40], [5, 1, 2], **VARIANTS[name].shape, seed=2)
     check(variant(name), name, s, Cache(s, page=8), packed=True)
 
 
@@ -545,3 +590,129 @@ def test_scales_stand_beside_caches_of_float8_alone(variant: Callable[[str], Mod
         decoding.attend_with_cache(
             q, cache.k, cache.v, PLAIN.seq_lens, k_scale=one, v_scale=torch.ones(2, 2, 2, 2), **cache.pages()
         )
+
+
+def latent(lengths: list[int], new: list[int], **more: Any) -> Sequences:
+    """Sequences of latent heads."""
+    return Sequences(lengths, new, **LATENT, **more)
+
+
+@pytest.mark.parametrize("new", [1, 3])
+def test_all_heads_of_a_latent_model(variant: Callable[[str], ModuleType], new: int) -> None:
+    """128 heads over one key head are several tiles of rows, here over a boundary of splits."""
+    s = latent([290, 40], [new, new], heads=128)
+    check(variant("latent"), "latent", s, Cache(s))
+
+
+def values_in_keys(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """What launches say of each call: whether a tile of keys is one of values."""
+    runtime = importlib.import_module(f"{module.__name__}.runtime")
+    found, launch = [], runtime.launch
+
+    def noted(cache: Any, kernel: Any, blocks: Any, given: Any, grid: Any, from_shapes: Callable[[], Values]) -> None:
+        if "V_IN_K" in kernel.arg_names:
+            found.append(from_shapes()["V_IN_K"])
+        launch(cache, kernel, blocks, given, grid=grid, from_shapes=from_shapes)
+
+    monkeypatch.setattr(runtime, "launch", noted)
+    return found
+
+
+def test_rows_that_hold_keys_and_values_are_read_once(
+    variant: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, s = variant("latent"), latent([100, 5], [1, 1])
+    decoding, cache, q = module.decode, Cache(s).fill(module.decode.append), torch.stack(s.q)
+    found = values_in_keys(module, monkeypatch)
+
+    def call(v: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = decoding.attend_with_cache(q, cache.k, v, s.seq_lens, **cache.pages())
+        return out
+
+    out = call(cache.v)
+    # strides like those of a view, but numbers of its own
+    other = cache.k.flip(-1)[..., :512]
+    assert other.stride() == cache.v.stride()
+    wanted = [
+        module.reference(s.q[b][None], s.k[b][None], s.k[b].flip(-1)[None, ..., :512])[0] for b in range(len(s.lengths))
+    ]
+    for x, y in zip(call(other), wanted, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=2e-5)
+    assert torch.equal(call(cache.v.contiguous()), out)
+    # tiles of keys are wider than these values
+    assert torch.equal(call(cache.v[..., :200]), out[..., :200])
+    assert found == [True, False, False, False]
+
+
+def test_a_new_row_of_keys_and_values_is_stored_once(variant: Callable[[str], ModuleType]) -> None:
+    s, decoding = latent([20], [1]), variant("latent").decode
+    cache = Cache(s)
+    decoding.append(s.k[0], torch.full_like(s.v[0], math.nan), cache.k, cache.v, cache.slots(0))
+    place = cache.slots(0) // cache.size, cache.slots(0) % cache.size
+    assert torch.equal(cache.k[place], s.k[0])
+
+
+@pytest.mark.parametrize("form", ["one", "places"])
+def test_latent_caches_of_float8(variant: Callable[[str], ModuleType], form: str) -> None:
+    """One scale serves keys and values."""
+    s, decoding = latent([100, 5], [2, 2]), variant("latent").decode
+    s.k = [short(n, 1, 576) for n in s.lengths]
+    s.v = [x[..., :512] for x in s.k]
+    cache = Cache(s)
+    cache.k = cache.k.to(torch.float8_e4m3fn)
+    cache.v = cache.k[..., :512]
+    scale = torch.exp2(torch.randint(-6, -2, () if form == "one" else cache.k.shape[:3]).float())
+    for b in range(2):
+        decoding.append(s.k[b], s.v[b], cache.k, cache.v, cache.slots(b), k_scale=scale, v_scale=scale)
+        with pytest.raises(ValueError, match="v_scale: expected k_scale itself, as v_cache is columns of k_cache"):
+            decoding.append(s.k[b], s.v[b], cache.k, cache.v, cache.slots(b), k_scale=scale, v_scale=scale.clone())
+    given = {"k_scale": scale, "v_scale": scale, **cache.pages()}
+    out, lse = decoding.attend_with_cache(torch.stack(s.q), cache.k, cache.v, s.seq_lens, return_lse=True, **given)
+    wanted, wanted_lse = expected(variant("latent"), s)
+    for x, y in zip((*out, *lse), (*wanted, *wanted_lse), strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "v_width", "told"),
+    [
+        ("plain", 513, 16, "q: expected a head size from 1 to 512, got 513"),
+        ("plain", 16, 513, "v_cache: expected a head size from 1 to 512, got 513"),
+        ("latent", 577, 16, "q: expected a head size from 1 to 576, got 577"),
+        ("latent", 576, 513, "v_cache: expected a head size from 1 to 512, got 513"),
+    ],
+)
+def test_wider_heads_are_refused(
+    variant: Callable[[str], ModuleType], name: str, width: int, v_width: int, told: str
+) -> None:
+    s = Sequences([5], [1], kv_heads=1, width=width, v_width=v_width)
+    cache, decoding = Cache(s, paged=False), variant(name).decode
+    with pytest.raises(ValueError, match=told):
+        decoding.attend_with_cache(torch.stack(s.q), cache.k, cache.v, s.seq_lens)
+    with pytest.raises(ValueError, match=told.replace("q:", "k_cache:")):
+        decoding.append(s.k[0], s.v[0], cache.k, cache.v, cache.slots(0))
+
+
+MEASURED = ["plain", "window", "in_pieces", "first_keys", "capped", "sinking", "moody", "drafted", "by_head", "latent"]
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_what_keys_get_of_the_weights(tmp_path: Path, name: str) -> None:
+    """Keys that no new token sees get nothing, those behind a sequence's last neither."""
+    module = package(tmp_path, f"measured_{name}", VARIANTS[name].text, exports="decode, statistics")
+    s = Sequences([70, 7, 0], [3, 3, 0], **VARIANTS[name].shape, seed=4)
+    s.q[2] = s.q[2].new_zeros(0, *s.q[2].shape[1:])
+    c = Cache(s, page=8)
+    found, given = [], VARIANTS[name].given(s, c, True)
+    for more in ({}, {"return_key_sums": True}):
+        out, lse, *sums = measured(module, name, s, c, given, more)
+        found.append((out, lse))
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
+    assert sums[0].shape == (3, s.heads, c.room)
+    for b, n in enumerate(s.lengths):
+        assert (sums[0][b, :, n:] == 0).all()
+        if n:
+            rows = given[1](b)
+            _, wanted = module.reference(s.q[b][None], s.k[b][None], s.v[b][None], return_key_sums=True, **rows)
+            torch.testing.assert_close(sums[0][b, :, :n], wanted[0], rtol=1e-4, atol=2e-5)

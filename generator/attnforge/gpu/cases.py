@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..plan import tiles
-from ..plan.families.decode import SPLITS
+from ..plan import splits, tiles
 from ..plan.parameters import Kernel
 from ..plan.plan import Plan
 from ..plan.tiles import Table, Tile
@@ -58,8 +57,11 @@ class Cases(NamedTuple):
             for name, tiles_of in self.planned.tables.hopper.items():
                 for tile in tiles_of.get(self.columns, {}).values():
                     found += [[case] for case in self.on_hopper(name, tile)]
-        decode = self.planned.decode if self.head_dim <= max(SPLITS["16BIT"]) else None
-        return found + ([[self._decoding(x)] for x in decode.kernels] if decode else [])
+        if decode := self.planned.decode:
+            latent = self.planned.spec.latent
+            tile = splits.tile(latent, self.head_dim, self.dtype, arch, 128 if latent else 4)
+            found += [[self.decoding(kernel, tile)] for kernel in decode.kernels]
+        return found
 
     @property
     def columns(self) -> int:
@@ -97,16 +99,19 @@ class Cases(NamedTuple):
             found.append(_in_gluon(case, tile) if kernel.name == name else case)
         return found
 
-    def _decoding(self, kernel: Kernel) -> Case:
-        """A launch of a kernel of decoding: one query over pages."""
-        assert self.planned.decode
-        tile = self.planned.decode.tile(self.head_dim, self.dtype == "fp32") if kernel.step else Tile(16, 16, 4, 2)
-        case = self._launch("decode_kernels", kernel, tile)
+    def decoding(self, kernel: Kernel, tile: Tile) -> Case:
+        """A launch of a kernel of decoding: one query over pages, all 128 heads of it where they are latent."""
+        case = self._launch("decode_kernels", kernel, tile if kernel.step else Tile(16, 16, 4, 2))
         strides = (p.name for p in kernel.parameters if p.type == "i32" and not p.varies)
         scales = [p.name for p in kernel.parameters if p.name.endswith("_scale_ptr")]  # of float8 alone
+        told = {
+            "attend_split": {"GROUP": 128 if self.planned.spec.latent else 4},
+            "append_rows": {"BLOCK_D": _power_of_2(self.head_dim)},
+            "join_splits": {"BLOCK_S": 16 if tile.block_m > 16 or self.head_dim > 256 else 64},
+        }
         return case._replace(
             signature=case.signature | dict.fromkeys(scales, "constexpr"),
-            constants=case.constants | dict.fromkeys(scales),
+            constants=case.constants | dict.fromkeys(scales) | told.get(kernel.name, {}),
             aligned=frozenset(strides),
         )
 
@@ -155,7 +160,7 @@ def _case(kernel: Kernel, function: Any, planned: Plan, head_dim: int, dtype: st
     known = {"GROUP": 4, "D": head_dim, "DV": head_dim - rest, "PAIRS": half, "REST": max(16, _power_of_2(rest))}
     known |= {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "BLOCK_D": columns, "BLOCK_DV": columns}
     known |= {"TILE_AXIS": 1, "BLOCK_T": 32, "BLOCK_PAIRS": _power_of_2(half), "BLOCK_REST": columns, "BLOCK": 1024}
-    known |= {"PAGE": 16, "BLOCK_S": 64, "BLOCK_H": 8, "MEASURED": False, "OVERLAP": False}
+    known |= {"PAGE": 16, "BLOCK_H": 8, "MEASURED": False, "OVERLAP": False, "V_IN_K": True}
     constants = known | {"PRECISION": "ieee", "RESET": float("-inf"), "MAKES": "dk" if head_dim > 256 else None}
     signature = {}
     for p in kernel.parameters:

@@ -173,7 +173,7 @@ class SpecModel(_Model):
         "terms that read `q` in a spec that is not causal. `module`: `module.py`, a layer with projections, norms, "
         "angles and a cache; not with `latent` or an earlier `algorithm`. `statistics`: `statistics.py`, with which "
         "`attention` returns the largest logit of each head and what each key gets of the weights, if a call asks for "
-        "them; not with an earlier `algorithm`.",
+        "them, and with `decode` beside it `attend_with_cache` the latter; not with an earlier `algorithm`.",
     )
 
 

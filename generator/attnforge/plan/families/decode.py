@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ...language.spec import Spec
-from .. import cached_arguments, cached_range, positions, rotation, softmax, tile_ranges
+from .. import cached_arguments, cached_latent, cached_range, positions, rotation, softmax, tile_ranges
 from ..analysis import Analysis, analyse
 from ..arguments import Argument
 from ..cached_arguments import CachedArgument
@@ -17,12 +17,13 @@ from ..cached_terms import CachedTerms
 from ..paged import PAGED, decoded
 from ..parameters import Function, Kernel, Parameter, Step, jitted
 from ..shared_parameters import SharedParameters
+from ..splits import Table, table
 from ..statements import Block, Branch, Call, Comment, Loop, Statement, lines, names, needed, reads, targets
-from ..tiles import Tile
+from . import decode_sums
 
 _TABLES = (
     *("cos_ptr", "cos_stride_row", "cos_stride_column", "sin_ptr", "sin_stride_row", "sin_stride_column"),
-    *("position_end", "D", "PAIRS"),
+    "position_end",
 )
 # None where a call has none, which a tuple cannot hold
 _OPTIONAL = ("q_unit", "pages_ptr", "k_scale_ptr", "v_scale_ptr")
@@ -34,26 +35,6 @@ _SIZES = (
     *(Parameter(name, "i32", name, own=True) for name in ("reach", "first_keys")),
 )
 _OVERLAP = Parameter("OVERLAP", "constexpr", "runtime.overlaps(q.device)")
-# up to a head size: keys of a tile, warps, stages and keys of a split, for tiles of 16 rows and splits that are short,
-# or long, and for tiles of up to 64 rows
-_MANY = {64: (64, 4, 4, 2048), 128: (32, 4, 4, 2048), 256: (32, 8, 3, 1024)}
-SPLITS = {
-    "16BIT": {
-        64: ((64, 2, 4, 512), (64, 2, 4, 1024), _MANY[64]),
-        128: ((128, 4, 2, 256), (64, 2, 2, 1024), _MANY[128]),
-        256: ((16, 2, 3, 256), (16, 2, 3, 1024), _MANY[256]),
-    },
-    "FLOAT8": {
-        64: ((64, 2, 3, 512), (64, 2, 3, 1024), _MANY[64]),
-        128: ((64, 2, 2, 256), (64, 2, 3, 1024), _MANY[128]),
-        256: ((32, 2, 2, 256), (32, 2, 3, 1024), _MANY[256]),
-    },
-    "FP32": {
-        64: ((32, 2, 4, 512), (32, 2, 4, 1024), (32, 4, 4, 2048)),
-        128: ((32, 4, 3, 256), (32, 4, 3, 1024), (32, 8, 3, 1024)),
-        256: ((16, 4, 3, 256), (16, 4, 3, 1024), (16, 8, 3, 1024)),
-    },
-}
 _COUNTS = {
     "B": "seq_lens.shape[0]",
     "T": "q.shape[0]",
@@ -84,14 +65,10 @@ class Decode:
         """The spec, worked out."""
         return self.shared.analysis
 
-    splits = SPLITS
-
-    @staticmethod
-    def tile(head_dim: int, single: bool) -> Tile:
-        """The tile of one query."""
-        table = SPLITS["FP32" if single else "16BIT"]
-        (block_n, warps, stages, _), *_ = next(found for size, found in table.items() if head_dim <= size)
-        return Tile(16, block_n, warps, stages)
+    @property
+    def splits(self) -> Table:
+        """Tiles and splits by head size."""
+        return table(self.spec.latent)
 
     @cached_property
     def arguments(self) -> tuple[CachedArgument, ...]:
@@ -132,7 +109,12 @@ class Decode:
     @cached_property
     def kernels(self) -> tuple[Kernel, ...]:
         """All kernels, in the order in which a file holds them."""
-        return (self.split, self.join, self.append)
+        return (self.split, self.join, *((self.sums,) if self.sums else ()), self.append)
+
+    @cached_property
+    def sums(self) -> Kernel | None:
+        """The kernel that tells what keys get of the weights, where the spec asks for it."""
+        return decode_sums.build(self.split, self.analysis, self.terms, self.span)
 
     @property
     def functions(self) -> tuple[Function, ...]:
@@ -142,7 +124,7 @@ class Decode:
         found = (
             *jitted("decode/functions", *PAGED.functions, *(("find_page",) if "find_page" in read else ()), "nth_of"),
             span,
-            *jitted("decode/functions", "load_places", "quantised", "in_units"),
+            *jitted("decode/functions", "load_places", "quantised", "row_units", "in_units"),
         )
         if not self.spec.rope:
             return found
@@ -168,13 +150,14 @@ class Decode:
         terms, scale = self.terms, "scale" if self.spec.scores else "scale_log2"
         loads = (*terms.loads("step"), *terms.loads("mask"))
         results = ("acc", "m", "l", "page")
-        own = (*results, "q_tile", "k_start", *_OPTIONAL)
+        own = (*results, "q_tile", *cached_latent.names(self.analysis, "q_rest"), "k_start", *_OPTIONAL)
         strides = [parameter.name for x in "kv" for parameter in _cache(x)]
         strides += [f"{x}_scale_stride_{axis}" for x in "kv" for axis in ("page", "token")]
         walked = ("k_ptr", "v_ptr", "b", "kv_h", "k_len", "lo", "hi", *strides)
         known = {*results, *own, *walked, scale, "k_pos", "inside", "k_page", "k_slot", *targets(loads)}
         words = (scale, *terms.passed(reads((*terms.score, *terms.keep, *loads)), known))
-        constants = ("PAGE", "D", "DV", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION")
+        behind = cached_latent.names(self.analysis, "REST", "V_IN_K")
+        constants = ("PAGE", "D", "DV", "BLOCK_N", "BLOCK_D", "BLOCK_DV", *behind, "PRECISION")
         return Step("attend", results, own, (("keys", walked), ("terms", words)), constants, tails=False)
 
     @cached_property
@@ -203,7 +186,9 @@ class Decode:
                 *_SIZES,
                 *p.constants("GROUP"),
                 Parameter("PAGE", "constexpr", "1 if page_table is None else k.shape[1]"),
-                *p.constants("D", "DV", "PAIRS", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION"),
+                *p.constants("D", "DV", "PAIRS", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "REST"),
+                *((cached_latent.V_IN_K,) if self.spec.latent else ()),
+                *p.constants("PRECISION"),
                 _OVERLAP,
             ),
             "decode/split.jinja",
@@ -212,6 +197,9 @@ class Decode:
             {
                 "step_enter": self.step.unpacked,
                 "scored": (*terms.loads("step"), *terms.score),
+                "behind": cached_latent.scored(self.analysis),
+                "values": cached_latent.values(self.analysis),
+                "units": cached_latent.in_units(self.analysis),
                 "masked": (*terms.loads("mask"), *terms.keep),
                 "unseen": softmax.unseen(_without_sink(self.spec)),
                 "sequence": (PAGED.sequence(),),
@@ -262,13 +250,21 @@ class Decode:
     def _queries(self) -> tuple[Block, ...]:
         """The statements that load a tile of queries."""
         place = "(token + row).to(tl.int64) * q_stride_token + h.to(tl.int64) * q_stride_head"
-        found = Statement("q_place", place)
-        if not self.spec.rope:
-            tile = "load_places(q_ptr, q_place, place < count, D, BLOCK_D)"
-            return found, Statement("q_tile", tile, shape="[BLOCK_M, BLOCK_D]")
-        position = Statement("position", "q_pos if positions_ptr is None else tl.load(positions_ptr + token + row)")
-        taken = ("q_ptr", "q_place", "place < count", "position", *_TABLES, "BLOCK_D")
-        return found, position, Call("q_tile", "load_rotated", taken)
+        found: tuple[Block, ...] = (Statement("q_place", place),)
+        if self.spec.rope:
+            position = "q_pos if positions_ptr is None else tl.load(positions_ptr + token + row)"
+            found = (*found, Statement("position", position))
+        return (*found, *cached_latent.queries(self.analysis, self._query))
+
+    def _query(self, name: str, behind: bool) -> Block:
+        """The statement that loads a tile of queries, or the columns behind it."""
+        first, columns = ("BLOCK_D", "REST") if behind else ("0", "BLOCK_D")
+        if self.spec.rope:
+            taken = ("q_ptr", "q_place", "place < count", "position", *_TABLES, first, "D", "PAIRS", columns)
+            return Call(name, "load_rotated", taken)
+        start, width = ("q_ptr + BLOCK_D", "D - BLOCK_D") if behind else ("q_ptr", "D")
+        loaded = f"load_places({start}, q_place, place < count, {width}, {columns})"
+        return Statement(name, loaded, shape=f"[BLOCK_M, {columns}]")
 
     @property
     def _angles(self) -> Iterator[Parameter]:
@@ -303,7 +299,7 @@ class Decode:
                 Parameter("lse_stride_head", "i32", "lse_strides[1]"),
                 *_SIZES,
                 *p.constants("DV", "BLOCK_DV"),
-                Parameter("BLOCK_S", "constexpr", "64 if block_m == 16 else 16"),
+                Parameter("BLOCK_S", "constexpr", "16 if block_m > 16 or v.shape[-1] > 256 else 64"),
                 _OVERLAP,
             ),
             "decode/join.jinja",
@@ -321,12 +317,12 @@ class Decode:
         loads: tuple[Block, ...] = (Statement("k_rows", "load_places(k_new_ptr, k_new_place, there, D, BLOCK_D)"),)
         if self.spec.rope:
             position = Statement("position", "tl.load(positions_ptr + t + tl.zeros([BLOCK_H], tl.int32))")
-            taken = ("k_new_ptr", "k_new_place", "there", "position", *_TABLES, "BLOCK_D")
+            taken = ("k_new_ptr", "k_new_place", "there", "position", *_TABLES, "0", "D", "PAIRS", "BLOCK_D")
             loads = (position, Call("k_rows", "load_rotated", taken))
         values = Statement("v_rows", "load_places(v_new_ptr, v_new_place, there, DV, BLOCK_DV)")
         constants = {"D": "k.shape[-1]", "DV": "v.shape[-1]", "PAIRS": "cos.shape[1]"}
         constants |= {"BLOCK_H": "runtime.power_of_2(k.shape[2])"}
-        constants |= {"BLOCK_D": "runtime.padded_width(k)", "BLOCK_DV": "runtime.padded_width(v)"}
+        constants |= {"BLOCK_D": "runtime.power_of_2(k.shape[-1])", "BLOCK_DV": "runtime.power_of_2(v.shape[-1])"}
         return Kernel(
             "append_rows",
             (
@@ -348,6 +344,7 @@ class Decode:
                 Parameter("page_size", "i32", "k.shape[1]"),
                 Parameter("Hkv", "i32", "k.shape[2]"),
                 Parameter("MEASURED", "constexpr", "measured"),
+                *((Parameter("V_IN_K", "constexpr", "v_in_k"),) if self.spec.latent else ()),
                 *(
                     Parameter(name, "constexpr", text)
                     for name, text in constants.items()
@@ -356,7 +353,7 @@ class Decode:
             ),
             "decode/append.jinja",
             "(k_new.shape[0],)",
-            blocks={"rows": (*places, *loads, values)},
+            blocks={"rows": (*places, *loads, values), "stored": cached_latent.stored(self.analysis)},
         )
 
 

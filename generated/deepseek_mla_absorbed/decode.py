@@ -1,0 +1,219 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/deepseek_mla_absorbed.yaml
+#   content hash  0208fd18f1e58d4c
+#   text hash     572718d55f6222f9
+#   render with   attnforge render specs/deepseek_mla_absorbed.yaml
+"""Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from . import arguments, decode_arguments
+
+CALLS = {}  # what checks found, by the shapes and numbers that they looked at
+
+
+def attend_with_cache(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    seq_lens: torch.Tensor,
+    *,
+    page_table: torch.Tensor | None = None,
+    cu_seqlens_q: torch.Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    scale: float | None = None,
+    k_scale: torch.Tensor | None = None,
+    v_scale: torch.Tensor | None = None,
+    workspace: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+    return_lse: bool = False,
+    split_size: int | None = None,
+):
+    """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the latent ones.
+
+    q holds the new tokens of B sequences: (B, Tq, Hq, D), or (T, Hq, D), cut by cu_seqlens_q or one for each sequence.
+    k_cache (P, page, Hkv, D) and v_cache (P, page, Hkv, Dv) hold pages of keys that page_table names; without one they
+    are (B, S, Hkv, D) and (B, S, Hkv, Dv), with room for S keys of each sequence. Any strides but that of the last axis.
+    The new tokens' own keys are in the cache already, see `append`: row i of a sequence has the position
+    seq_lens[b] - (how many new tokens it has) + i. out has the shape of q, with Dv columns; no gradients.
+    Hq is a multiple of Hkv. float16, bfloat16 or float32, head sizes up to 576 of q and k, 512 of v.
+    Where v_cache is a view of k_cache, k_cache[..., :Dv], rows are read once; `append` then stores k_new alone.
+
+    seq_lens: int32 (B,), how many keys each sequence has, the new ones included; 0 gives 0 and an LSE of -inf
+    page_table: int32 (B, pages of a sequence); entries of pages without a visible key are not read
+    cu_seqlens_q: int32 (B + 1,), where the new tokens of each sequence begin and the last ones end
+    max_seqlen_q: at least the most new tokens of a sequence; known without cu_seqlens_q
+    max_seqlen_k: at least the most keys of a sequence; all that there is room for if None
+    scale: factor of q·k, 1 / sqrt(D) if None
+    k_scale, v_scale: float32, what caches of float8_e4m3fn are multiplied by: (), (Hkv,), (B, Hkv) or (P, page, Hkv)
+    workspace: float32, contiguous, at least workspace_size(...) values; made if None
+    out: contiguous, where the result goes; made if None
+    return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq) or (Hq, T)
+    split_size: keys that a program goes through, a multiple of 128; long caches are read faster with 1024, short ones with
+        fewer. The last bits of a row hang on it; None has one for all calls
+    """
+    given = q, k_cache, v_cache, seq_lens, page_table, cu_seqlens_q, k_scale, v_scale, workspace, out
+    call, known = decode_arguments.remembered(
+        CALLS,
+        _check_call,
+        given,
+        (max_seqlen_q, max_seqlen_k, split_size, decode_arguments.are_columns(v_cache, k_cache)),
+    )
+    if not known and torch.is_grad_enabled():
+        decode_arguments.refuse_gradients(q=q, k_cache=k_cache, v_cache=v_cache)
+    # on a GPU a look at values would wait for it
+    if seq_lens.is_cpu and max(seq_lens.tolist(), default=0) > call.max_seqlen_k:
+        raise ValueError(
+            f"max_seqlen_k: expected at least the longest sequence's {max(seq_lens.tolist())}, got {call.max_seqlen_k}"
+        )
+    scale = call.scale if scale is None else arguments.as_float("scale", scale)
+    if workspace is None:
+        workspace = q.new_empty(call.size, dtype=torch.float32)
+    if out is None:
+        out = q.new_empty(call.out)
+    lse = q.new_empty(call.lse, dtype=torch.float32) if return_lse else None
+    if not call.in_rows:
+        q = q.contiguous()
+    call.attend(
+        q, call, k_cache, v_cache, seq_lens, page_table, cu_seqlens_q, k_scale, v_scale, scale, workspace, out, lse
+    )
+    return (out, lse) if return_lse else out
+
+
+def workspace_size(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    *,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    split_size: int | None = None,
+) -> int:
+    """How many float32 values the workspace of calls with tensors of such shapes and with these bounds has at least."""
+    from . import decode_launch as launch
+
+    decode_arguments.check_split_size(split_size)
+    return launch.workspace_size(q, k_cache, v_cache, max_seqlen_q, max(max_seqlen_k, 1), split_size, *_seen())
+
+
+def append(
+    k_new: torch.Tensor,
+    v_new: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    *,
+    k_scale: torch.Tensor | None = None,
+    v_scale: torch.Tensor | None = None,
+) -> None:
+    """Puts the keys and values of new tokens into a cache.
+
+    k_new (T, Hkv, D) and v_new (T, Hkv, Dv), or with more axes before the heads; the cache as in `attend_with_cache`.
+
+    slot_mapping: int64, one for each token: its page times the size of a page plus its place there; -1 skips the token
+    k_scale, v_scale: float32, of caches of float8_e4m3fn, whose values are rounded over them; () and (Hkv,) are given,
+        (P, page, Hkv) measured and filled in
+    """
+    decode_arguments.check_new(k_new, v_new, k_cache, v_cache, slot_mapping, widest=(576, 512))
+    decode_arguments.check_scales(k_scale, v_scale, k_cache)
+    v_in_k = decode_arguments.are_columns(v_cache, k_cache)
+    if v_in_k and v_scale is not None and v_scale.data_ptr() != k_scale.data_ptr():
+        raise ValueError("v_scale: expected k_scale itself, as v_cache is columns of k_cache, got another tensor")
+    from . import decode_launch as launch
+
+    k_new, v_new = (x if x.stride(-1) == 1 else x.contiguous() for x in (k_new, v_new))
+    k_new, v_new = (x.reshape(-1, *x.shape[-2:]) for x in (k_new, v_new))
+    if k_new.numel():
+        launch.append(
+            k_new,
+            v_new,
+            k_cache,
+            v_cache,
+            slot_mapping.reshape(-1),
+            decode_arguments.by_place(k_scale),
+            decode_arguments.by_place(v_scale),
+            k_scale is not None and k_scale.dim() == 3,
+            v_in_k,
+        )
+
+
+def merge(outs, lses, sinks: torch.Tensor | None = None):
+    """(out, lse) of all keys, from the results over parts of them: shared prefixes, cascades, other machines' keys.
+
+    outs: tensors (..., T, H, Dv); a part that shows a row nothing counts for nothing there, whatever it holds
+    lses: their LSEs (..., H, T), natural logarithm
+    sinks: (H,), a logit of each head that joins the denominator once; for parts that were made without it
+    """
+    outs, lses = list(outs), list(lses)
+    if not outs or len(outs) != len(lses):
+        raise ValueError(f"lses: expected one for each of at least one part, got {len(outs)} outs and {len(lses)} lses")
+    *lead, tokens, heads, _ = outs[0].shape
+    for i, (x, x_lse) in enumerate(zip(outs, lses)):
+        if x.shape != outs[0].shape:
+            raise ValueError(
+                f"outs: expected the shape of the first part, {tuple(outs[0].shape)}, got {tuple(x.shape)} at {i}"
+            )
+        if x_lse.shape != (*lead, heads, tokens):
+            raise ValueError(f"lses: expected shape {(*lead, heads, tokens)}, got {tuple(x_lse.shape)} at {i}")
+    lse = torch.stack(lses).float()
+    most = lse.amax(0)
+    if sinks is not None:
+        arguments.check_tensor("sinks", sinks, outs[0], arguments.FLOATS, (heads,), other="the first part")
+        most = torch.maximum(most, sinks.float()[:, None])
+    # measured from 0 where nothing is seen: -inf - -inf would be NaN
+    most = torch.where(most == -math.inf, 0.0, most)
+    weights = torch.exp(lse - most)
+    total = weights.sum(0)
+    if sinks is not None:
+        total = total + torch.exp(sinks.float()[:, None] - most)
+    shares = (weights / torch.where(total == 0, 1.0, total)).transpose(-1, -2)[..., None]
+    out = sum(torch.where(share == 0, 0.0, x.float() * share) for x, share in zip(outs, shares))
+    return out.to(outs[0].dtype), torch.where(total == 0, -math.inf, most + torch.log(total))
+
+
+def _seen():
+    """How many keys before its own position a new token may see, and how many of the first keys beside those."""
+    return 2**28, 0
+
+
+def _check_call(
+    q,
+    k_cache,
+    v_cache,
+    seq_lens,
+    page_table,
+    cu_seqlens_q,
+    k_scale,
+    v_scale,
+    workspace,
+    out,
+    max_seqlen_q,
+    max_seqlen_k,
+    split_size,
+    v_in_k,
+):
+    """What such calls have in common, once all is checked."""
+    decode_arguments.check_split_size(split_size)
+    decode_arguments.check_operands(q, k_cache, v_cache, grouped=True, widest=(576, 512))
+    longest, max_seqlen_k = decode_arguments.bounds(
+        q, k_cache, seq_lens, page_table, cu_seqlens_q, max_seqlen_q, max_seqlen_k
+    )
+    decode_arguments.check_scales(k_scale, v_scale, k_cache, seq_lens.shape[0])
+    if out is not None:
+        decode_arguments.check_out(out, q, v_cache)
+    # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
+    from . import decode_launch as launch
+
+    seen = _seen()
+    size = launch.workspace_size(q, k_cache, v_cache, longest, max_seqlen_k, split_size, *seen)
+    if workspace is not None:
+        decode_arguments.check_workspace(workspace, q, size)
+    return decode_arguments.Call(
+        launch, longest, max_seqlen_k, split_size, seen, size, cu_seqlens_q is not None, q, v_cache, v_in_k=v_in_k
+    )

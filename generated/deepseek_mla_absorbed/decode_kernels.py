@@ -1,0 +1,378 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/deepseek_mla_absorbed.yaml
+#   content hash  0208fd18f1e58d4c
+#   text hash     6f41d768d74956fb
+#   render with   attnforge render specs/deepseek_mla_absorbed.yaml
+"""Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
+
+Programs
+    attend_split   a split of the keys of one sequence and key head, for a tile of BLOCK_M rows: pairs of a new token and
+                   one of the GROUP query heads that read the key head
+    join_splits    one new token and query head; joins the parts of all splits
+    append_rows    one new token; puts its keys and values into the cache
+
+The grid of `attend_split` is (key heads x splits x tiles, sequences); tiles run fastest, as those of a split read the same
+keys. Of a grid's axes the first alone takes more than 65535. That of `join_splits` is (new tokens of a sequence, query heads, sequences).
+
+A split begins at a multiple of split_size keys, a tile of keys at one of BLOCK_N: which keys are summed together is no
+matter of the batch, of other lengths or of pages. Programs are started for the splits of the first_keys keys of a
+sequence and, from that of the key `reach` before the first new token on, for as many as the host makes room for. On GPUs
+that can (OVERLAP), both kernels start while the one before them ends, and wait for what it has stored.
+
+Tensors, by their axes
+    q, out    [tokens, Hq, D], [tokens, Hq, DV]: the new tokens of all sequences
+    k, v      [pages, place in the page, Hkv, D], [.., DV]; without a page table a sequence has one page, the whole axis
+    pages     [sequences, pages of a sequence]; entries of pages that no row sees are not read
+    scales    [sequences, pages, place in the page, Hkv], float32, with strides of 0 along axes that share one: what keys
+              and values of float8 are multiplied by
+    parts     [tokens, Hq, splits, DV], float32: out of each split that has a program; behind it [tokens, Hq, splits]:
+              its LSE in log2 units, -inf where a split shows a row nothing, whose part is not written then
+
+Symbols
+    token                  first new token of a sequence among all
+    place, row, own_row    rows of a tile; their tokens, from the first of the sequence; the same where inputs stand so
+    lo, hi                 keys in [lo, hi) show something to some row of the tile
+    full_lo, full_hi       those in [full_lo, full_hi) show all to all
+    k_page, k_slot         pages of a tile's keys, and the places in them
+    q_rest, k_rest         columns behind the tiles' BLOCK_D, REST of them; there are none unless D is above 512
+    V_IN_K                 whether v is the first columns of k, so that a tile of keys is one of values too
+"""
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from .kernels import LOG2E, add_product, partial_row_sums
+
+
+@triton.jit
+def find_sequence(seq_lens_ptr, cu_seqlens_q_ptr, b, tokens, longest, max_seqlen_k):
+    """First new token of sequence b, how many it has, and how many keys; no more than the host made room for."""
+    k_len = tl.minimum(tl.maximum(tl.load(seq_lens_ptr + b), 0), max_seqlen_k)
+    if cu_seqlens_q_ptr is None:
+        first, end = b * longest, (b + 1) * longest
+    else:
+        first = tl.minimum(tl.maximum(tl.load(cu_seqlens_q_ptr + b), 0), tokens)
+        end = tl.maximum(tl.minimum(tl.load(cu_seqlens_q_ptr + b + 1), tokens), first)
+    return first, tl.minimum(end - first, longest), k_len
+
+
+@triton.jit
+def find_tile(pages_ptr, k_start, lo, hi, BLOCK_N: tl.constexpr, PAGE: tl.constexpr):
+    """The pages of a tile's keys, or the one page that holds them all; entries of keys outside [lo, hi) are not read."""
+    if PAGE % BLOCK_N == 0:
+        page = tl.load(pages_ptr + k_start // PAGE, mask=(k_start < hi) & (k_start + BLOCK_N > lo), other=0)
+    else:
+        k_pos = k_start + tl.arange(0, BLOCK_N)
+        page = tl.load(pages_ptr + k_pos // PAGE, mask=(k_pos >= lo) & (k_pos < hi), other=0)
+    return page
+
+
+@triton.jit
+def nth_of(n, head, first):
+    """The n-th of the numbers from 0 to head and from `first` on."""
+    return tl.where(n < head, n, n - head + tl.maximum(first, head))
+
+
+@triton.jit
+def key_span(q_first, q_last, k_len):
+    """Keys that a tile of rows sees, [lo, hi), and those within that need no mask."""
+    lo = 0
+    hi = tl.maximum(tl.minimum(q_last + 1, k_len), lo)
+    full_lo = tl.maximum(0, lo)
+    full_hi = tl.minimum(tl.minimum(q_first + 1, k_len), hi)
+    return lo, hi, full_lo, full_hi
+
+
+@triton.jit
+def load_places(ptr, place, inside, WIDTH: tl.constexpr, COLUMNS: tl.constexpr):
+    """Load the rows at some places; 0 in rows that are not `inside`, and past column WIDTH."""
+    column = tl.arange(0, COLUMNS)
+    return tl.load(ptr + place[:, None] + column[None, :], mask=inside[:, None] & (column < WIDTH)[None, :], other=0.0)
+
+
+@triton.jit
+def quantised(rows, scale_ptr, there, dtype: tl.constexpr, MEASURED: tl.constexpr):
+    """Rows as a cache of float8 holds them: over their scales, which are given, or measured here and stored."""
+    rows = rows.to(tl.float32)
+    if MEASURED:
+        scale = tl.max(tl.abs(rows), 1) / 448
+        scale = tl.where(scale == 0, 1.0, scale)
+        tl.store(scale_ptr, scale, mask=there)
+    else:
+        scale = tl.load(scale_ptr, mask=there, other=1.0)
+    # beyond 448 a float8 is NaN
+    return tl.minimum(tl.maximum(rows / scale[:, None], -448.0), 448.0).to(dtype)
+
+
+@triton.jit
+def row_units(q_tile):
+    """Powers of 2 over which the numbers of each row are below 16."""
+    top = tl.max(tl.abs(q_tile.to(tl.float32)), 1)
+    exponent = tl.maximum((top.to(tl.int32, bitcast=True) >> 23 & 255) - 3, 1)
+    return (exponent << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def in_units(q_tile, unit):
+    """Rows of bfloat16 in float16, which holds float8 as well, over their units."""
+    return (q_tile.to(tl.float32) / unit[:, None]).to(tl.float16)
+
+
+@triton.jit
+def attend(
+    acc, m, l, page, q_tile, q_rest, k_start, q_unit, pages_ptr, k_scale_ptr, v_scale_ptr, keys, terms,
+    PAGE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, REST: tl.constexpr, V_IN_K: tl.constexpr, PRECISION: tl.constexpr, mixed
+):  # fmt: skip
+    """Update the running softmax (acc, m, l) with those of a tile of keys that stand in [lo, hi); `page` moves on."""
+    (
+        k_ptr, v_ptr, b, kv_h, k_len, lo, hi, k_stride_page, k_stride_token, k_stride_head, v_stride_page,
+        v_stride_token, v_stride_head, k_scale_stride_page, k_scale_stride_token, v_scale_stride_page,
+        v_scale_stride_token
+    ) = keys  # fmt: skip
+    scale_log2, q_pos = terms
+    # [BLOCK_N]
+    k_pos = k_start + tl.arange(0, BLOCK_N)
+    # others are not even read: their pages may be somebody else's by now
+    inside = (k_pos >= lo) & (k_pos < hi)
+    k_page, k_slot = page.to(tl.int64) + tl.zeros([BLOCK_N], tl.int64), k_pos
+    if pages_ptr is not None:
+        k_slot = k_pos % PAGE
+        # a tile ahead: keys do not wait for the numbers of their pages
+        page = find_tile(pages_ptr, k_start + BLOCK_N, lo, hi, BLOCK_N, PAGE)
+    k_place = k_page * k_stride_page + k_slot.to(tl.int64) * k_stride_token + tl.cast(kv_h, tl.int64) * k_stride_head
+    v_place = k_page * v_stride_page + k_slot.to(tl.int64) * v_stride_token + tl.cast(kv_h, tl.int64) * v_stride_head
+    # [BLOCK_N, BLOCK_D]
+    k_tile = load_places(k_ptr, k_place, inside, D, BLOCK_D).to(q_tile.dtype)
+    score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
+    if D > BLOCK_D:
+        k_rest = load_places(k_ptr + BLOCK_D, k_place, inside, D - BLOCK_D, REST).to(q_rest.dtype)  # [BLOCK_N, REST]
+        # fma keeps the products apart: where one is the other's total, two warps own the same rows
+        score = tl.fma(tl.dot(q_rest, k_rest.T, input_precision=PRECISION), 1.0, score)  # [BLOCK_M, BLOCK_N]
+    if k_scale_ptr is not None:
+        k_scale_place = k_page * k_scale_stride_page + k_slot.to(tl.int64) * k_scale_stride_token
+        score = score * tl.load(k_scale_ptr + k_scale_place, mask=inside, other=0.0)[None, :]
+    if q_unit is not None:
+        score = score * q_unit[:, None]
+    # [BLOCK_N, BLOCK_DV]
+    if V_IN_K:
+        v_tile = k_tile
+    else:
+        v_tile = load_places(v_ptr, v_place, inside, DV, BLOCK_DV).to(q_tile.dtype)
+    score = score * scale_log2
+    if mixed:
+        keep = inside[None, :]
+        keep &= k_pos[None, :] <= q_pos[:, None]  # causal
+        score = tl.where(keep, score, float("-inf"))
+    # [BLOCK_M]
+    m_new = tl.maximum(m, tl.max(score, 1))
+    # a row that has seen no key yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
+    pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
+    p = tl.exp2(score - pivot[:, None])  # [BLOCK_M, BLOCK_N]
+    shrink = tl.exp2(m - pivot)  # [BLOCK_M]
+    acc, l, m = acc * shrink[:, None], l * shrink[:, None], m_new
+    l += partial_row_sums(p)
+    if v_scale_ptr is not None:
+        v_scale_place = k_page * v_scale_stride_page + k_slot.to(tl.int64) * v_scale_stride_token
+        p = p * tl.load(v_scale_ptr + v_scale_place, mask=inside, other=0.0)[None, :]
+    acc = add_product(acc, p.to(v_tile.dtype), v_tile, PRECISION)  # [BLOCK_M, BLOCK_DV]
+    return acc, m, l, page
+
+
+@triton.jit(
+    do_not_specialize=["max_seqlen_k", "reach", "first_keys", "tokens", "longest", "Hq", "splits", "split_size"]
+)
+def attend_split(
+    q_ptr, k_ptr, v_ptr, seq_lens_ptr, cu_seqlens_q_ptr, pages_ptr, parts_ptr, scale, k_scale_ptr, v_scale_ptr,
+    max_seqlen_k, reach, first_keys, q_stride_token, q_stride_head, k_stride_page, k_stride_token, k_stride_head,
+    v_stride_page, v_stride_token, v_stride_head, k_scale_stride_sequence, k_scale_stride_page,
+    k_scale_stride_token, k_scale_stride_head, v_scale_stride_sequence, v_scale_stride_page, v_scale_stride_token,
+    v_scale_stride_head, pages_stride_sequence, tokens, longest, Hq, splits, split_size, GROUP: tl.constexpr,
+    PAGE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, REST: tl.constexpr, V_IN_K: tl.constexpr,
+    PRECISION: tl.constexpr, OVERLAP: tl.constexpr
+):  # fmt: skip
+    """Store what a split of the keys of one head gives to a tile of rows: its part of out, and of the LSE."""
+    if OVERLAP:
+        gdc_wait()
+        gdc_launch_dependents()
+    tiles, b = tl.cdiv(longest * GROUP, BLOCK_M), tl.program_id(1)
+    tile, rest = tl.program_id(0) % tiles, tl.program_id(0) // tiles
+    slot, kv_h = rest % splits, rest // splits
+    token, q_len, k_len = find_sequence(seq_lens_ptr, cu_seqlens_q_ptr, b, tokens, longest, max_seqlen_k)
+    count = q_len * GROUP
+    first_split = tl.maximum(k_len - q_len - reach, 0) // split_size
+    split_begin = nth_of(slot, tl.cdiv(first_keys, split_size), first_split) * split_size
+    if (tile * BLOCK_M >= count) | (split_begin >= k_len):
+        return
+    if pages_ptr is not None:
+        pages_ptr += b.to(tl.int64) * pages_stride_sequence
+    if k_scale_ptr is not None:
+        k_scale_ptr += b.to(tl.int64) * k_scale_stride_sequence + kv_h.to(tl.int64) * k_scale_stride_head
+        v_scale_ptr += b.to(tl.int64) * v_scale_stride_sequence + kv_h.to(tl.int64) * v_scale_stride_head
+    q_begin = k_len - q_len
+    # [BLOCK_M]
+    place = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+    row = tl.minimum(place // GROUP, q_len - 1)
+    h = kv_h * GROUP + place % GROUP
+    q_pos = row + q_begin
+    q_first = tile * BLOCK_M // GROUP + q_begin
+    q_last = tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // GROUP + q_begin, k_len - 1)
+    scale_log2 = scale * LOG2E
+
+    q_place = (token + row).to(tl.int64) * q_stride_token + h.to(tl.int64) * q_stride_head
+    # [BLOCK_M, BLOCK_D]
+    q_tile = load_places(q_ptr, q_place, place < count, D, BLOCK_D)
+    if D > BLOCK_D:
+        # [BLOCK_M, REST]
+        q_rest = load_places(q_ptr + BLOCK_D, q_place, place < count, D - BLOCK_D, REST)
+    else:
+        q_rest = None
+    q_unit = None
+    if (k_ptr.dtype.element_ty.primitive_bitwidth == 8) & (q_ptr.dtype.element_ty == tl.bfloat16):
+        q_unit = row_units(q_tile)
+        if D > BLOCK_D:
+            q_unit = tl.maximum(q_unit, row_units(q_rest))
+        q_tile = in_units(q_tile, q_unit)
+        if D > BLOCK_D:
+            q_rest = in_units(q_rest, q_unit)
+    # [BLOCK_M, BLOCK_DV]
+    acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
+    # [BLOCK_M]
+    m = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    # [BLOCK_M, 8]
+    l = tl.full([BLOCK_M, 8], 0.0, tl.float32)
+    lo, hi, full_lo, full_hi = key_span(q_first, q_last, k_len)
+    begin, end = tl.maximum(lo, split_begin), tl.minimum(hi, split_begin + split_size)
+    first = begin // BLOCK_N
+    last = tl.where(begin < end, tl.cdiv(end, BLOCK_N), first)
+    keys = (
+        k_ptr, v_ptr, b, kv_h, k_len, lo, hi, k_stride_page, k_stride_token, k_stride_head, v_stride_page,
+        v_stride_token, v_stride_head, k_scale_stride_page, k_scale_stride_token, v_scale_stride_page,
+        v_scale_stride_token
+    )  # fmt: skip
+    terms = (scale_log2, q_pos)
+    page = b if pages_ptr is None else find_tile(pages_ptr, first * BLOCK_N, lo, hi, BLOCK_N, PAGE)
+    for i in tl.range(first, last):
+        k_start = i * BLOCK_N
+        mixed = (k_start < full_lo) | (k_start + BLOCK_N > full_hi)
+        acc, m, l, page = attend(
+            acc, m, l, page, q_tile, q_rest, k_start, q_unit, pages_ptr, k_scale_ptr, v_scale_ptr, keys, terms,
+            PAGE, D, DV, BLOCK_N, BLOCK_D, BLOCK_DV, REST, V_IN_K, PRECISION, mixed=mixed
+        )  # fmt: skip
+
+    l = tl.sum(l, 1)  # [BLOCK_M]
+    # rows to which the split shows nothing: the LSE alone tells
+    lse = tl.where(l == 0, float("-inf"), m + tl.log2(l))
+    part = ((token + row).to(tl.int64) * Hq + h) * splits + slot
+    tl.store(parts_ptr + tl.cast(tokens, tl.int64) * Hq * splits * DV + part, lse, mask=place < count)
+    column = tl.arange(0, BLOCK_DV)
+    seen = ((place < count) & (l > 0))[:, None] & (column < DV)[None, :]
+    tl.store(parts_ptr + part[:, None] * DV + column[None, :], acc / tl.where(l == 0, 1.0, l)[:, None], mask=seen)
+
+
+@triton.jit(
+    do_not_specialize=["max_seqlen_k", "reach", "first_keys", "tokens", "longest", "Hq", "splits", "split_size"]
+)
+def join_splits(
+    parts_ptr, seq_lens_ptr, cu_seqlens_q_ptr, out_ptr, lse_ptr, max_seqlen_k, reach, first_keys,
+    lse_stride_sequence, lse_stride_head, tokens, longest, Hq, splits, split_size, DV: tl.constexpr,
+    BLOCK_DV: tl.constexpr, BLOCK_S: tl.constexpr, OVERLAP: tl.constexpr
+):  # fmt: skip
+    """Store out and the LSE, in natural-log units, of a row: the parts of all splits, weighted by their LSEs."""
+    if OVERLAP:
+        gdc_wait()
+        gdc_launch_dependents()
+    i, h, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    token, q_len, k_len = find_sequence(seq_lens_ptr, cu_seqlens_q_ptr, b, tokens, longest, max_seqlen_k)
+    column = tl.arange(0, BLOCK_DV)
+    own_row = i
+    if lse_ptr is not None:
+        lse_ptr += tl.cast(b, tl.int64) * lse_stride_sequence + tl.cast(h, tl.int64) * lse_stride_head
+    if cu_seqlens_q_ptr is not None:
+        own_row = token + i
+        # rows behind the last sequence
+        for j in tl.range(tl.where(b == tl.num_programs(2) - 1, own_row + q_len, tokens), tokens, longest):
+            nobody = (tl.cast(j, tl.int64) * Hq + h) * DV
+            tl.store(out_ptr + nobody + column, tl.zeros([BLOCK_DV], out_ptr.dtype.element_ty), mask=column < DV)
+            if lse_ptr is not None:
+                tl.store(lse_ptr + j, float("-inf"))
+    if i >= q_len:
+        return
+    row = (token + i).to(tl.int64) * Hq + h
+    part_lse_ptr = parts_ptr + tl.cast(tokens, tl.int64) * Hq * splits * DV + row * splits
+    # [BLOCK_DV]
+    acc = tl.zeros([BLOCK_DV], tl.float32)
+    m = tl.full([], float("-inf"), tl.float32)
+    l = tl.full([], 0.0, tl.float32)
+    # slots are those of splits before `head`, then those from `first_split` to `end`
+    head, end = tl.cdiv(first_keys, split_size), tl.cdiv(k_len, split_size)
+    first_split = tl.maximum(tl.maximum(k_len - q_len - reach, 0) // split_size, head)
+    head_blocks, first_block = tl.cdiv(head, BLOCK_S), first_split // BLOCK_S
+    blocks = head_blocks + tl.maximum(tl.cdiv(end, BLOCK_S) - tl.maximum(first_block, head_blocks), 0)
+    for j in tl.range(0, blocks):
+        # [BLOCK_S]
+        split = nth_of(j, head_blocks, first_block) * BLOCK_S + tl.arange(0, BLOCK_S)
+        slot = tl.where(split < head, split, split - first_split + head)
+        kept = (split < end) & ((split < head) | (split >= first_split))
+        lse = tl.load(part_lse_ptr + slot, mask=kept, other=float("-inf"))
+        # [BLOCK_S, BLOCK_DV]
+        inside = kept[:, None] & (column < DV)[None, :]
+        part = tl.load(parts_ptr + (row * splits + slot)[:, None] * DV + column[None, :], mask=inside, other=0.0)
+        # once both are there: what a split without visible keys has not written may be a NaN
+        part = tl.where((lse > float("-inf"))[:, None], part, 0.0)
+        m_new = tl.maximum(m, tl.max(lse, 0))
+        # what has seen nothing yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
+        pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
+        weight, shrink = tl.exp2(lse - pivot), tl.exp2(m - pivot)
+        l = l * shrink + tl.sum(weight, 0)
+        acc = acc * shrink + tl.sum(part * weight[:, None], 0)
+        m = m_new
+    out = acc / tl.where(l == 0, 1.0, l)
+    tl.store(out_ptr + row * DV + column, out.to(out_ptr.dtype.element_ty), mask=column < DV)
+    if lse_ptr is not None:
+        tl.store(lse_ptr + own_row, tl.where(l == 0, float("-inf"), (m + tl.log2(l)) / LOG2E))
+
+
+@triton.jit(do_not_specialize=["slots", "page_size", "Hkv"])
+def append_rows(
+    k_new_ptr, v_new_ptr, k_ptr, v_ptr, slots_ptr, k_scale_ptr, v_scale_ptr, k_new_stride_token,
+    k_new_stride_head, v_new_stride_token, v_new_stride_head, k_stride_page, k_stride_token, k_stride_head,
+    v_stride_page, v_stride_token, v_stride_head, k_scale_stride_page, k_scale_stride_token, k_scale_stride_head,
+    v_scale_stride_page, v_scale_stride_token, v_scale_stride_head, slots, page_size, Hkv, MEASURED: tl.constexpr,
+    V_IN_K: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr
+):  # fmt: skip
+    """Store the keys and values of one new token at its slot of the cache; a slot that there is not is skipped."""
+    t = tl.program_id(0).to(tl.int64)
+    slot = tl.load(slots_ptr + t)
+    if (slot < 0) | (slot >= slots):
+        return
+    page, place = slot // page_size, slot % page_size
+    # [BLOCK_H]
+    h = tl.arange(0, BLOCK_H)
+    there = h < Hkv
+    k_new_place = t * k_new_stride_token + h.to(tl.int64) * k_new_stride_head
+    v_new_place = t * v_new_stride_token + h.to(tl.int64) * v_new_stride_head
+    k_rows = load_places(k_new_ptr, k_new_place, there, D, BLOCK_D)
+    v_rows = load_places(v_new_ptr, v_new_place, there, DV, BLOCK_DV)
+    column = tl.arange(0, BLOCK_D)
+    k_place = page * k_stride_page + place * k_stride_token + h.to(tl.int64) * k_stride_head
+    if k_scale_ptr is not None:
+        k_scale_ptr += page * k_scale_stride_page + place * k_scale_stride_token
+        scale_ptr = k_scale_ptr + h.to(tl.int64) * k_scale_stride_head
+        k_rows = quantised(k_rows, scale_ptr, there, k_ptr.dtype.element_ty, MEASURED)
+    inside = there[:, None] & (column < D)[None, :]
+    tl.store(k_ptr + k_place[:, None] + column[None, :], k_rows, mask=inside)
+    if V_IN_K:
+        return
+    column = tl.arange(0, BLOCK_DV)
+    v_place = page * v_stride_page + place * v_stride_token + h.to(tl.int64) * v_stride_head
+    if v_scale_ptr is not None:
+        v_scale_ptr += page * v_scale_stride_page + place * v_scale_stride_token
+        scale_ptr = v_scale_ptr + h.to(tl.int64) * v_scale_stride_head
+        v_rows = quantised(v_rows, scale_ptr, there, v_ptr.dtype.element_ty, MEASURED)
+    inside = there[:, None] & (column < DV)[None, :]
+    tl.store(v_ptr + v_place[:, None] + column[None, :], v_rows, mask=inside)

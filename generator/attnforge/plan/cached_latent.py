@@ -1,0 +1,62 @@
+"""Latent heads over a cache: columns of q and k behind a tile's 512, and values that are the first columns of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .analysis import Analysis
+from .parameters import Parameter
+from .statements import Block, Branch, Comment, Statement
+
+_BEHIND = "D > BLOCK_D"
+V_IN_K = Parameter("V_IN_K", "constexpr", "call.v_in_k and runtime.padded_width(q) == runtime.padded_width(v)")
+
+
+def names(a: Analysis, *texts: str) -> tuple[str, ...]:
+    """These names in specs that say `latent`."""
+    return texts if a.spec.latent else ()
+
+
+def queries(a: Analysis, load: Callable[[str, bool], Block]) -> tuple[Block, ...]:
+    """The statements that load a tile of queries, and the columns behind it; `load` takes a name, and which of both."""
+    rest = (Branch(_BEHIND, (load("q_rest", True),), (Statement("q_rest", "None"),)),) if a.spec.latent else ()
+    return (load("q_tile", False), *rest)
+
+
+def in_units(a: Analysis) -> tuple[Block, ...]:
+    """The statements that bring queries below 16, each row over a power of 2."""
+    unit, tile = Statement("q_unit", "row_units(q_tile)"), Statement("q_tile", "in_units(q_tile, q_unit)")
+    if not a.spec.latent:
+        return unit, tile
+    largest = Branch(_BEHIND, (Statement("q_unit", "tl.maximum(q_unit, row_units(q_rest))"),))
+    return unit, largest, tile, Branch(_BEHIND, (Statement("q_rest", "in_units(q_rest, q_unit)"),))
+
+
+def scored(a: Analysis) -> tuple[Block, ...]:
+    """The statements by which a step adds the products of the columns behind to its scores."""
+    if not a.spec.latent:
+        return ()
+    load = "load_places(k_ptr + BLOCK_D, k_place, inside, D - BLOCK_D, REST).to(q_rest.dtype)"
+    product = f"tl.dot(q_rest, k_rest.T, input_precision=PRECISION){a.scaling}"
+    total = f"tl.fma({product}, 1.0, score)"
+    return (
+        Branch(
+            _BEHIND,
+            (
+                Statement("k_rest", load, label="[BLOCK_N, REST]"),
+                Comment("fma keeps the products apart: where one is the other's total, two warps own the same rows"),
+                Statement("score", total, label="[BLOCK_M, BLOCK_N]"),
+            ),
+        ),
+    )
+
+
+def values(a: Analysis) -> tuple[Block, ...]:
+    """The statements that load a tile of values; columns of keys are there already."""
+    load = Statement("v_tile", "load_places(v_ptr, v_place, inside, DV, BLOCK_DV).to(q_tile.dtype)")
+    return (Branch("V_IN_K", (Statement("v_tile", "k_tile"),), (load,)),) if a.spec.latent else (load,)
+
+
+def stored(a: Analysis) -> tuple[Block, ...]:
+    """The statements by which a new token is done once its keys are stored."""
+    return (Branch("V_IN_K", (Statement("", "return"),)),) if a.spec.latent else ()

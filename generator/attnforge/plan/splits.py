@@ -1,0 +1,58 @@
+"""Tiles of decoding, and how many keys of a sequence a program goes through."""
+
+from __future__ import annotations
+
+from .tiles import Tile, family
+
+Split = tuple[int, int, int, int]
+"""Keys of a tile, warps, stages and keys of a split."""
+Splits = tuple[Split, Split, Split]
+"""For tiles of 16 rows and splits that are short, or long, and for tiles of up to 64 rows."""
+Table = dict[str, dict[int, Splits]]
+"""By what is stored: 16 bits, float8 or float32. Then by the head size that a row serves up to."""
+
+# measured on an NVIDIA H200, torch 2.11, triton 3.6; for heads wider than 256 chosen by what the compiler makes of them
+_MANY = {64: (64, 4, 4, 2048), 128: (32, 4, 4, 2048), 256: (32, 8, 3, 1024)}
+_TABLE: Table = {
+    "16BIT": {
+        64: ((64, 2, 4, 512), (64, 2, 4, 1024), _MANY[64]),
+        128: ((128, 4, 2, 256), (64, 2, 2, 1024), _MANY[128]),
+        256: ((16, 2, 3, 256), (16, 2, 3, 1024), _MANY[256]),
+        512: ((16, 4, 3, 256), (16, 4, 3, 1024), (16, 8, 3, 1024)),
+    },
+    "FLOAT8": {
+        64: ((64, 2, 3, 512), (64, 2, 3, 1024), _MANY[64]),
+        128: ((64, 2, 2, 256), (64, 2, 3, 1024), _MANY[128]),
+        256: ((32, 2, 2, 256), (32, 2, 3, 1024), _MANY[256]),
+        512: ((16, 4, 3, 256), (16, 4, 3, 1024), (16, 8, 3, 1024)),
+    },
+    "FP32": {
+        64: ((32, 2, 4, 512), (32, 2, 4, 1024), (32, 4, 4, 2048)),
+        128: ((32, 4, 3, 256), (32, 4, 3, 1024), (32, 8, 3, 1024)),
+        256: ((16, 4, 3, 256), (16, 4, 3, 1024), (16, 8, 3, 1024)),
+        512: ((16, 8, 2, 256), (16, 8, 2, 1024), (16, 8, 2, 1024)),
+    },
+}
+# of specs that say `latent`, beside those, for values that are columns of keys. With all 128 heads a program has 64 of
+# them: their sum takes half of the registers of 8 warps, their queries 72 KB of shared memory, a tile of 32 keys 36 KB.
+# Tiles of 64 keys multiply with more ease, but leave room for two, of which one is under way, and spill
+_LATENT: Table = {
+    "16BIT": {576: ((32, 4, 3, 256), (32, 4, 3, 1024), (32, 8, 3, 1024))},
+    "FLOAT8": {576: ((32, 4, 3, 256), (32, 4, 3, 1024), (32, 8, 3, 1024))},
+    "FP32": {576: ((16, 8, 2, 256), (16, 8, 2, 1024), (16, 8, 2, 1024))},
+}
+
+
+def table(latent: bool) -> Table:
+    """The tiles and splits of a spec that says `latent` or does not."""
+    return {kind: sizes | (_LATENT[kind] if latent else {}) for kind, sizes in _TABLE.items()}
+
+
+def tile(latent: bool, head_dim: int, dtype: str, arch: str, rows: int) -> Tile:
+    """The tile of a call with so many rows for each key head, and no `split_size`; generated code has the same rule."""
+    sizes = table(latent)["FP32" if dtype == "fp32" else "16BIT"]
+    short, _, many = next(found for size, found in sizes.items() if head_dim <= size)
+    roomy = head_dim <= 256 or (dtype != "fp32" and family(arch) == "sm_90")
+    block_m = min(max(rows, 16), 64 if roomy else 16)
+    block_n, warps, stages, _ = many if block_m > 16 else short
+    return Tile(block_m, block_n, warps, stages)

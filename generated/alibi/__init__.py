@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6d97d2bb332a0263
-#   text hash     750c31928a617335
+#   content hash  c02cd11a013a33d4
+#   text hash     b01c9d64a9b2a126
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

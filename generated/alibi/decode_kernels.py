@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6d97d2bb332a0263
-#   text hash     f139e1fb559eaada
+#   content hash  c02cd11a013a33d4
+#   text hash     d61e702753b80770
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

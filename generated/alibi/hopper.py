@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6d97d2bb332a0263
-#   text hash     639358c5f7b345d9
+#   content hash  c02cd11a013a33d4
+#   text hash     dc08363b43c36919
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

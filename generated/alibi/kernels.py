@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6d97d2bb332a0263
-#   text hash     cdf6c1170bb8b3f6
+#   content hash  c02cd11a013a33d4
+#   text hash     aaa68552ffbfdb17
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6d97d2bb332a0263
-#   text hash     3bd396dcc16b9c06
+#   content hash  c02cd11a013a33d4
+#   text hash     d1e3c94bf25ec76d
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a0d4f00957a4120a
-#   text hash     0f582691e96ab049
+#   content hash  b1efac42a3324cab
+#   text hash     11161bec3b14e9e8
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a0d4f00957a4120a
-#   text hash     0d529be3dde94e2a
+#   content hash  b1efac42a3324cab
+#   text hash     c95b5596bbc15c0d
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a0d4f00957a4120a
-#   text hash     62b38e1a3ed9aa14
+#   content hash  b1efac42a3324cab
+#   text hash     62f025d92c8453b6
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

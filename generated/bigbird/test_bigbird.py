@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a0d4f00957a4120a
-#   text hash     a6c002220bc6ed1a
+#   content hash  b1efac42a3324cab
+#   text hash     0d2f69a48fcafe1e
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a0d4f00957a4120a
-#   text hash     783e409da470f235
+#   content hash  b1efac42a3324cab
+#   text hash     cc6f6c2505b34d09
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d133e4f8c4a946bc
-#   text hash     7abf725e326d381e
+#   content hash  c5aada51b2917e5f
+#   text hash     6fa8e31f496348f6
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

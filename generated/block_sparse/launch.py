@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d133e4f8c4a946bc
-#   text hash     618e47d465b9e27f
+#   content hash  c5aada51b2917e5f
+#   text hash     be9bb774524b2225
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d133e4f8c4a946bc
-#   text hash     cef34dffe86a3167
+#   content hash  c5aada51b2917e5f
+#   text hash     44ccb2310f9a8ef5
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d133e4f8c4a946bc
-#   text hash     9c7f0c306d3dbce6
+#   content hash  c5aada51b2917e5f
+#   text hash     5ab5b0b51ba8a3f4
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

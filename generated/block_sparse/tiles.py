@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d133e4f8c4a946bc
-#   text hash     175a59cbd82e0f54
+#   content hash  c5aada51b2917e5f
+#   text hash     b46c318b30dbca9e
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

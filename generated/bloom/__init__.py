@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4c99358470030504
-#   text hash     3ffd0c843ae317aa
+#   content hash  f850d8bfeb28aa5d
+#   text hash     0d92ad223d9eb86f
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4c99358470030504
-#   text hash     2ee145b4f4e8659c
+#   content hash  f850d8bfeb28aa5d
+#   text hash     5683d080f90c849c
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

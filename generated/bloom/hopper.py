@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4c99358470030504
-#   text hash     7a3e46a17e9e1141
+#   content hash  f850d8bfeb28aa5d
+#   text hash     03836de384e0bdf8
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4c99358470030504
-#   text hash     5068a04ef2994b45
+#   content hash  f850d8bfeb28aa5d
+#   text hash     86d7eeb164c7243c
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4c99358470030504
-#   text hash     f887e05e6f9db85a
+#   content hash  f850d8bfeb28aa5d
+#   text hash     1d3985a1f4d9893b
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5e9fe693348d8d74
-#   text hash     aafc69c744f43040
+#   content hash  8ca723365ae142b4
+#   text hash     c0b69af2f65c9510
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5e9fe693348d8d74
-#   text hash     34a7b604b47ee9f7
+#   content hash  8ca723365ae142b4
+#   text hash     e04c8011cf235822
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5e9fe693348d8d74
-#   text hash     1e6d61dafd99ccd1
+#   content hash  8ca723365ae142b4
+#   text hash     bb05058fec540e01
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5e9fe693348d8d74
-#   text hash     c72a9973f1a5c414
+#   content hash  8ca723365ae142b4
+#   text hash     45f221dfe3b80881
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

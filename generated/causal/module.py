@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5e9fe693348d8d74
-#   text hash     bfe2ae0f67200daa
+#   content hash  8ca723365ae142b4
+#   text hash     d5dbdaa859b22afa
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5e9fe693348d8d74
-#   text hash     3cde353c0cdb357a
+#   content hash  8ca723365ae142b4
+#   text hash     027177cfb3089280
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6892f023850d00cf
-#   text hash     b86cefba068e5920
+#   content hash  26b3b0ca8da46a06
+#   text hash     d536a75edb2fc6e7
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

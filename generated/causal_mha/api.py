@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6892f023850d00cf
-#   text hash     390d3ece3144e886
+#   content hash  26b3b0ca8da46a06
+#   text hash     2e414479d76583c1
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

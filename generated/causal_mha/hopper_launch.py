@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6892f023850d00cf
-#   text hash     8d1f15de2bacdec5
+#   content hash  26b3b0ca8da46a06
+#   text hash     96144ec8c07d48b7
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6892f023850d00cf
-#   text hash     7e827af18cab5f94
+#   content hash  26b3b0ca8da46a06
+#   text hash     2c4f489a3a3dfe4d
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6892f023850d00cf
-#   text hash     669d6a035d3d2feb
+#   content hash  26b3b0ca8da46a06
+#   text hash     1cdc899859d6bc56
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -90,5 +90,6 @@ TILES_HOPPER = {
     },
 }
 
-# from how many keys of the longest sequence on these kernels outrun the portable ones
-HOPPER_IS_FASTER = {"forward": {64: 0, 128: 0, 256: 0}, "backward": {64: 1024, 128: 0}}
+# from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
+# not, from the third one on again
+HOPPER_IS_FASTER = {"forward": {64: (0, 3072, 16384), 128: (0,), 256: (0,)}, "backward": {64: (1024,), 128: (0,)}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  608ee7a66cd1d8bb
-#   text hash     5cfe4eb899485d2b
+#   content hash  e8ea4f86f636930b
+#   text hash     c9c15aaabdd0d081
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  608ee7a66cd1d8bb
-#   text hash     993147a539d531c6
+#   content hash  e8ea4f86f636930b
+#   text hash     3725e1b39cc9611f
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

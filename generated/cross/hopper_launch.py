@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  608ee7a66cd1d8bb
-#   text hash     c1d29164d44684af
+#   content hash  e8ea4f86f636930b
+#   text hash     31a5fdc6e09d7b1a
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  608ee7a66cd1d8bb
-#   text hash     35f4b1cd7d0792b9
+#   content hash  e8ea4f86f636930b
+#   text hash     223b9207ba4a3034
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  608ee7a66cd1d8bb
-#   text hash     2b1b329c330a7eee
+#   content hash  e8ea4f86f636930b
+#   text hash     d4a4933a5ea64802
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

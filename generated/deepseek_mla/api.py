@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ee23b09532d0c98c
-#   text hash     319308e9b0d1377b
+#   content hash  d726b57dbdeb3411
+#   text hash     4870c95cfb5e8183
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

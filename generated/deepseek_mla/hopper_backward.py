@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ee23b09532d0c98c
-#   text hash     fd657d194c41357b
+#   content hash  d726b57dbdeb3411
+#   text hash     4210cce81bb62fe3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

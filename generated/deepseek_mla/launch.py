@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ee23b09532d0c98c
-#   text hash     5492d83bab920d11
+#   content hash  d726b57dbdeb3411
+#   text hash     e4f097358daeb53e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

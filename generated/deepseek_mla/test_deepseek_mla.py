@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ee23b09532d0c98c
-#   text hash     e9e4f7d04b39bd4c
+#   content hash  d726b57dbdeb3411
+#   text hash     29c9c2dfd4538d73
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

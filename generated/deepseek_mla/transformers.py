@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ee23b09532d0c98c
-#   text hash     3204dbbde9d3c328
+#   content hash  d726b57dbdeb3411
+#   text hash     c5fbcb29fa037f7f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  0208fd18f1e58d4c
-#   text hash     572718d55f6222f9
+#   content hash  80fcb331301bdb47
+#   text hash     55b45be8e28f08c5
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

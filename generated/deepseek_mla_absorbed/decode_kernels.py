@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  0208fd18f1e58d4c
-#   text hash     6f41d768d74956fb
+#   content hash  80fcb331301bdb47
+#   text hash     edf87140a075f9cd
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  0208fd18f1e58d4c
-#   text hash     d3ab240ede52816c
+#   content hash  80fcb331301bdb47
+#   text hash     0c00fc62845e2927
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

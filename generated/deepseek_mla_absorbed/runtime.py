@@ -1,14 +1,15 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  5b9d347ef7d61770
-#   text hash     3b202e9a8b70a324
+#   content hash  8444a2d8cc626795
+#   text hash     0720cdfa458d6e3e
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
 All use of private interfaces of PyTorch and Triton stands here.
 """
 
+import bisect
 import functools
 import importlib
 import math
@@ -346,7 +347,7 @@ def on_hopper(tables, name, q, v, keys):
     room = widths[0] == widths[1] or (name == "forward" and widths[0] > widths[1] and widths[1] % 64 == 0)
     if wanted == "portable" or widths[0] not in tiles or q.dtype == torch.float32 or not room:
         return ()
-    if wanted != "hopper" and keys < tables.HOPPER_IS_FASTER[name].get(widths[0], math.inf):
+    if wanted != "hopper" and not bisect.bisect(tables.HOPPER_IS_FASTER[name].get(widths[0], ()), keys) % 2:
         return ()
     kernels = hopper_kernels(tables.__package__, name, q.device)
     by_length = tiles[widths[0]]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  0208fd18f1e58d4c
-#   text hash     8e7425a3766d8871
+#   content hash  80fcb331301bdb47
+#   text hash     e8bb32d3274f0f57
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

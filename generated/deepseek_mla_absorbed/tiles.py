@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  0208fd18f1e58d4c
-#   text hash     54e4c6a02c7f4995
+#   content hash  80fcb331301bdb47
+#   text hash     5db955a18cd15129
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

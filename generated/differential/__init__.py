@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2404b716b95bcbcd
-#   text hash     7b8e8bbe5b2ddd7e
+#   content hash  df099bbefc708b57
+#   text hash     3b3735e809166f7a
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2404b716b95bcbcd
-#   text hash     b07066bfe4aec90c
+#   content hash  df099bbefc708b57
+#   text hash     0cf969117684bc8c
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2404b716b95bcbcd
-#   text hash     3045c96422717228
+#   content hash  df099bbefc708b57
+#   text hash     e92e155cbce73ad3
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

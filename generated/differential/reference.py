@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2404b716b95bcbcd
-#   text hash     65d813b68efb27fd
+#   content hash  df099bbefc708b57
+#   text hash     695452ad0869ab17
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

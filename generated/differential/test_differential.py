@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2404b716b95bcbcd
-#   text hash     88137f648d1f2ea1
+#   content hash  df099bbefc708b57
+#   text hash     742418b8811b6680
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

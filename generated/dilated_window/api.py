@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  da09845bd4645e65
-#   text hash     31526843460d7e38
+#   content hash  3f2ad9e1b713c326
+#   text hash     321d8540a01f4885
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  da09845bd4645e65
-#   text hash     942f74e698a6e4be
+#   content hash  3f2ad9e1b713c326
+#   text hash     c95289cb5bab7bba
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  da09845bd4645e65
-#   text hash     bfd1d56ae4cd8a29
+#   content hash  3f2ad9e1b713c326
+#   text hash     a0da4c5be0b93bd8
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  da09845bd4645e65
-#   text hash     7db5bc464af0c947
+#   content hash  3f2ad9e1b713c326
+#   text hash     09a5d99f615e004d
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  da09845bd4645e65
-#   text hash     f23d6f92ff1d89ca
+#   content hash  3f2ad9e1b713c326
+#   text hash     c28e9de07559e11c
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

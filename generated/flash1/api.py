@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  61caa82bf5cdb111
-#   text hash     4d03667535964a9c
+#   content hash  f344dabd1b0a5705
+#   text hash     1e19308c663b7de9
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  61caa82bf5cdb111
-#   text hash     5f9b78cd9939ecb2
+#   content hash  f344dabd1b0a5705
+#   text hash     ddf270064c89465f
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  61caa82bf5cdb111
-#   text hash     e618e51b239a02f7
+#   content hash  f344dabd1b0a5705
+#   text hash     24b1bf5b3e704e11
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  61caa82bf5cdb111
-#   text hash     23fd32ee3dcce007
+#   content hash  f344dabd1b0a5705
+#   text hash     6bb1015c33883faf
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

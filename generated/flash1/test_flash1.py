@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  61caa82bf5cdb111
-#   text hash     153f04a5dd1ed6ca
+#   content hash  f344dabd1b0a5705
+#   text hash     506dc7eb18c9cce1
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c4a7b7c19b373b76
-#   text hash     18543593c6f4b59f
+#   content hash  1713f520d2b192e9
+#   text hash     8ace74334d09dd6b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

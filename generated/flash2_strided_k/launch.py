@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c4a7b7c19b373b76
-#   text hash     2a6e3afb4dacff7c
+#   content hash  1713f520d2b192e9
+#   text hash     b5cb795c7f7626e4
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c4a7b7c19b373b76
-#   text hash     982bc6ece47e0e8e
+#   content hash  1713f520d2b192e9
+#   text hash     e188f7027726136c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

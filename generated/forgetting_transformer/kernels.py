@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a2a17ee949f48c27
-#   text hash     b4a3bceae99cc337
+#   content hash  a797f6cd9c1d605c
+#   text hash     8634fa5643efec8f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

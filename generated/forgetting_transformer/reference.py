@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a2a17ee949f48c27
-#   text hash     7e5bd8d70c0df8ac
+#   content hash  a797f6cd9c1d605c
+#   text hash     d7958b74062ef494
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6fd52d159733ad55
-#   text hash     7ce20633d76715bf
+#   content hash  959c6e85b1b3bce7
+#   text hash     f495f1b780aea012
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

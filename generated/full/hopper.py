@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6fd52d159733ad55
-#   text hash     c16e0db4239858e4
+#   content hash  959c6e85b1b3bce7
+#   text hash     943b633eabc01fdc
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6fd52d159733ad55
-#   text hash     75338566b03618aa
+#   content hash  959c6e85b1b3bce7
+#   text hash     24e270872c01ab45
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

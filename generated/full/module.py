@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6fd52d159733ad55
-#   text hash     125830182dcd575c
+#   content hash  959c6e85b1b3bce7
+#   text hash     9a5af878a75452df
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6fd52d159733ad55
-#   text hash     2c0ef20d6e4e40f3
+#   content hash  959c6e85b1b3bce7
+#   text hash     19945a980a8f0b87
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

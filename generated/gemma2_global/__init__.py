@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0b96ac4653942907
-#   text hash     345e2121e6fb5968
+#   content hash  2943bda01211351f
+#   text hash     043d7a35dd38a7d4
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

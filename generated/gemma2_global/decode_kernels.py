@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0b96ac4653942907
-#   text hash     9faed83ec220dd4c
+#   content hash  2943bda01211351f
+#   text hash     64500a4a0a796c0a
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

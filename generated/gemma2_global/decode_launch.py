@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0b96ac4653942907
-#   text hash     f731a64377cadab5
+#   content hash  2943bda01211351f
+#   text hash     af7f421c68f7d6ad
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0b96ac4653942907
-#   text hash     769e0c879bab2e26
+#   content hash  2943bda01211351f
+#   text hash     16f7b340a0d0e9e4
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7b0109f0a0f7aead
-#   text hash     f9e53b246ec0f67a
+#   content hash  5072f2604f47a57a
+#   text hash     f0c9463c3dc13f2e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

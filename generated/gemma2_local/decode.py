@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7b0109f0a0f7aead
-#   text hash     2c88489cbe26f53a
+#   content hash  5072f2604f47a57a
+#   text hash     a177d17eac85706e
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

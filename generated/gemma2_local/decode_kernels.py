@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7b0109f0a0f7aead
-#   text hash     71349915dbb2e842
+#   content hash  5072f2604f47a57a
+#   text hash     345f652ce1628cd3
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

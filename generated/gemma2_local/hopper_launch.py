@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7b0109f0a0f7aead
-#   text hash     25b030ea8b610fa2
+#   content hash  5072f2604f47a57a
+#   text hash     c7a5514ccf3dcceb
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py gets."""
 

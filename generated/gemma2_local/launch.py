@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7b0109f0a0f7aead
-#   text hash     c8d51adbf89017be
+#   content hash  5072f2604f47a57a
+#   text hash     f728689c6e4c0806
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

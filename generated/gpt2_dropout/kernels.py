@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2f0b3382b77e7181
-#   text hash     412e3fc6324f8f47
+#   content hash  527f998d7665d24e
+#   text hash     a4104a58d48c813a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

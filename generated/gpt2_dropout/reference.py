@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2f0b3382b77e7181
-#   text hash     2f40f4ccd4b85624
+#   content hash  527f998d7665d24e
+#   text hash     092741530165e1df
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2f0b3382b77e7181
-#   text hash     ea6485ce7d6cf62d
+#   content hash  527f998d7665d24e
+#   text hash     8fabb6854e5c1dcd
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2f0b3382b77e7181
-#   text hash     f5feb06bbd36b0d2
+#   content hash  527f998d7665d24e
+#   text hash     c9687ff3e25c4c21
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

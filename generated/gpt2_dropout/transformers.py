@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2f0b3382b77e7181
-#   text hash     8bdcad05d52f57d0
+#   content hash  527f998d7665d24e
+#   text hash     30513576df3ee067
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

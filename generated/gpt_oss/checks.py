@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/tests/checks.py.jinja
-#   content hash  7574a1a78f3bab63
-#   text hash     def451999f089a0c
+#   content hash  4ba2b3c41438f8d4
+#   text hash     89141909f16d2930
 #   render with   attnforge render SPEC
 """What suites check and by which rule; what is a variant's own stands in the test file beside it.
 
@@ -387,7 +387,9 @@ class Dithered(TorchDispatchMode):
         bits, ends = exact.double().view(torch.int64), (lost * (1 - reach) // 2, lost * (1 + reach) // 2)
         chance = torch.randint(*ends, bits.shape, generator=self.generator, device=DEVICE)
         moved = (bits + chance.to(bits.device)) & -lost  # numbers of the call stand on the CPU
-        return torch.where(bits & (lost - 1) == 0, bits, moved).view(torch.float64)
+        # the units of the smallest numbers are larger than these
+        stays = (bits & (lost - 1) == 0) | (exact.abs() < 1e-300)
+        return torch.where(stays, bits, moved).view(torch.float64)
 
 
 def wide(x):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0ff62bd3bdc8926d
-#   text hash     795e97c9332fb2e1
+#   content hash  89df405b77833dd1
+#   text hash     4008348a3e93baf7
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

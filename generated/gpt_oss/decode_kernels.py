@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0ff62bd3bdc8926d
-#   text hash     b7245a9b0745c3d9
+#   content hash  89df405b77833dd1
+#   text hash     9e9042baf674d37a
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

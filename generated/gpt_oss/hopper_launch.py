@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0ff62bd3bdc8926d
-#   text hash     0a810396da3bae3b
+#   content hash  89df405b77833dd1
+#   text hash     0d59c911a92a5855
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0ff62bd3bdc8926d
-#   text hash     7cf41e52cd1245a9
+#   content hash  89df405b77833dd1
+#   text hash     23c6cb3ab917c306
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

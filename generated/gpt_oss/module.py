@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0ff62bd3bdc8926d
-#   text hash     0cf69d88eb8c7b6d
+#   content hash  89df405b77833dd1
+#   text hash     dd8ddccb1d847ba8
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

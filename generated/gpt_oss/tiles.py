@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0ff62bd3bdc8926d
-#   text hash     6ad4ae8430d6a257
+#   content hash  89df405b77833dd1
+#   text hash     0ac8558eb5188953
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -90,5 +90,6 @@ TILES_HOPPER = {
     },
 }
 
-# from how many keys of the longest sequence on these kernels outrun the portable ones
-HOPPER_IS_FASTER = {"forward": {64: 0, 128: 0, 256: 0}, "backward": {64: 1024, 128: 0}}
+# from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
+# not, from the third one on again
+HOPPER_IS_FASTER = {"forward": {64: (0, 3072, 16384), 128: (0,), 256: (0,)}, "backward": {64: (1024,), 128: (0,)}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  958adc616191c442
-#   text hash     0127f10d6d50c104
+#   content hash  a4c90839d2416d9a
+#   text hash     4c1fa8bcc26dbf63
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

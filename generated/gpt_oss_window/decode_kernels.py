@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  958adc616191c442
-#   text hash     27c5c9984ce05bc8
+#   content hash  a4c90839d2416d9a
+#   text hash     e190f06b35973a58
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

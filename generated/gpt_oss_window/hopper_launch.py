@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  958adc616191c442
-#   text hash     12102ac7f6a39630
+#   content hash  a4c90839d2416d9a
+#   text hash     db42c47843cfb684
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  958adc616191c442
-#   text hash     98fe8b60be03c3cf
+#   content hash  a4c90839d2416d9a
+#   text hash     d1ffcc5573cb559d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2c0cfded52383444
-#   text hash     a7ac07869e44ddac
+#   content hash  9b45a448942cd381
+#   text hash     d41142cea3a93219
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2c0cfded52383444
-#   text hash     0087e8530fbacc8c
+#   content hash  9b45a448942cd381
+#   text hash     f2a465ce809a2cc3
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

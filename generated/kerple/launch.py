@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2c0cfded52383444
-#   text hash     62724aab7345bb19
+#   content hash  9b45a448942cd381
+#   text hash     ce0f7d0505dea1d0
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

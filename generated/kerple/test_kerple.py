@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2c0cfded52383444
-#   text hash     c6d64b55d28eb009
+#   content hash  9b45a448942cd381
+#   text hash     f33b90f7a6e04873
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

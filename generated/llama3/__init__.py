@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  823b032ea0491746
-#   text hash     ef74165f3e3d2700
+#   content hash  f4537711b90831df
+#   text hash     ccf0188632c9f760
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

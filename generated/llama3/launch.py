@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  823b032ea0491746
-#   text hash     9fbea454eee36143
+#   content hash  f4537711b90831df
+#   text hash     1c8363441fbc6e46
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

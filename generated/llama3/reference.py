@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  823b032ea0491746
-#   text hash     0ad99b117a323029
+#   content hash  f4537711b90831df
+#   text hash     bfadd72f94d71ab3
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

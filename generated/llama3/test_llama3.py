@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  823b032ea0491746
-#   text hash     2f3f4bfb722e62d1
+#   content hash  f4537711b90831df
+#   text hash     bc380c3629461704
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

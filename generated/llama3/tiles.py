@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  823b032ea0491746
-#   text hash     56bc5a4c3e06fe37
+#   content hash  f4537711b90831df
+#   text hash     6f545428a6715733
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -108,5 +108,6 @@ TILES_HOPPER = {
     },
 }
 
-# from how many keys of the longest sequence on these kernels outrun the portable ones
-HOPPER_IS_FASTER = {"forward": {64: 0, 128: 0, 256: 0}, "backward": {64: 1024, 128: 0}}
+# from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
+# not, from the third one on again
+HOPPER_IS_FASTER = {"forward": {64: (0, 3072, 16384), 128: (0,), 256: (0,)}, "backward": {64: (1024,), 128: (0,)}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  823b032ea0491746
-#   text hash     485435478dcea95e
+#   content hash  f4537711b90831df
+#   text hash     cd739b474c659bf5
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  842e611935465c0b
-#   text hash     8e099e8f60c54cf1
+#   content hash  bea8745cb95a75cf
+#   text hash     19fa603f508b2e7f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

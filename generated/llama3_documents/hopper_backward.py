@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  842e611935465c0b
-#   text hash     8b9b527929df7470
+#   content hash  bea8745cb95a75cf
+#   text hash     f4acf596b32011a5
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

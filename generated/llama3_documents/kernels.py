@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  842e611935465c0b
-#   text hash     7bf93b1c1c825ba1
+#   content hash  bea8745cb95a75cf
+#   text hash     66abf5feeceb3aac
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

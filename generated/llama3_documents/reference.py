@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  842e611935465c0b
-#   text hash     e0ffbc1b4a6eacaa
+#   content hash  bea8745cb95a75cf
+#   text hash     46537ef1d0cd38da
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  842e611935465c0b
-#   text hash     9de8763a58f4ed61
+#   content hash  bea8745cb95a75cf
+#   text hash     065e5823aa81352a
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  fcc2c34287125503
-#   text hash     e5466930e66e65f2
+#   content hash  e5bb47ee071a7f7f
+#   text hash     6c869e895dcbb0cf
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

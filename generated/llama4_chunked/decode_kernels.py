@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  fcc2c34287125503
-#   text hash     582d5499815e27e5
+#   content hash  e5bb47ee071a7f7f
+#   text hash     2ed6809068487ff5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

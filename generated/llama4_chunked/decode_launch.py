@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  fcc2c34287125503
-#   text hash     845a8d59fbf05ccd
+#   content hash  e5bb47ee071a7f7f
+#   text hash     030946329d941759
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  fcc2c34287125503
-#   text hash     0b29b0c15be71e89
+#   content hash  e5bb47ee071a7f7f
+#   text hash     c9ad51b37eb352ed
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py gets."""
 

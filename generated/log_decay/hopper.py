@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5f00962637d8fa89
-#   text hash     e20015d56ebf342e
+#   content hash  f81a9228cc377af3
+#   text hash     8dd92f5e6823920f
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5f00962637d8fa89
-#   text hash     7a95db773e380548
+#   content hash  f81a9228cc377af3
+#   text hash     bf9e5a5c26928816
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5f00962637d8fa89
-#   text hash     0fbc8b69a70d7ad5
+#   content hash  f81a9228cc377af3
+#   text hash     f7c617dd43978e76
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5f00962637d8fa89
-#   text hash     d0ae57eaa51a4906
+#   content hash  f81a9228cc377af3
+#   text hash     1774f32a8fc5c23c
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5f00962637d8fa89
-#   text hash     d36061efd1bce03a
+#   content hash  f81a9228cc377af3
+#   text hash     f253c71a3dcb6f55
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

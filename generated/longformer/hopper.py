@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  981bb8b7fa641f2a
-#   text hash     c8332409abf58e7b
+#   content hash  257793fff7f320c0
+#   text hash     7efaadfa9fcd7997
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

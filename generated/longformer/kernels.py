@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  981bb8b7fa641f2a
-#   text hash     c24f58fe1b2120ff
+#   content hash  257793fff7f320c0
+#   text hash     48db6a599650c7b3
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

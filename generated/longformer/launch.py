@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  981bb8b7fa641f2a
-#   text hash     596c8635e1f2ddc2
+#   content hash  257793fff7f320c0
+#   text hash     04eed60ee4a800a0
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  981bb8b7fa641f2a
-#   text hash     6d15bb62641d4263
+#   content hash  257793fff7f320c0
+#   text hash     9720ae0551fac16c
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  981bb8b7fa641f2a
-#   text hash     ce627f9ee03cd0ba
+#   content hash  257793fff7f320c0
+#   text hash     dcbd923a22dd7a04
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

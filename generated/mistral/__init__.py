@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  dd5451da6843e5b5
-#   text hash     bc76a2d1eff6f561
+#   content hash  54c3232750bba625
+#   text hash     dd92d8a081babc85
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

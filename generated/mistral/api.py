@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  dd5451da6843e5b5
-#   text hash     eab417114c96a127
+#   content hash  54c3232750bba625
+#   text hash     fef28861166611d2
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  dd5451da6843e5b5
-#   text hash     d3e85ac2bf4a18ee
+#   content hash  54c3232750bba625
+#   text hash     c40df49705722509
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  dd5451da6843e5b5
-#   text hash     2dbd22b74bbcb4cb
+#   content hash  54c3232750bba625
+#   text hash     b6398ffb611125cb
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

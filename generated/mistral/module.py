@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  dd5451da6843e5b5
-#   text hash     797c295ac728f45f
+#   content hash  54c3232750bba625
+#   text hash     2edd8b89ac4186b3
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

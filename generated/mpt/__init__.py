@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  267773ed8fcb2ee4
-#   text hash     70196aae1f668441
+#   content hash  d4ad0e8600160271
+#   text hash     b0034a8d31f7fa35
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  267773ed8fcb2ee4
-#   text hash     8d843cff7e094c15
+#   content hash  d4ad0e8600160271
+#   text hash     33f47458d10732e4
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

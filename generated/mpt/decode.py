@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  267773ed8fcb2ee4
-#   text hash     639e212b0d0ee5b7
+#   content hash  d4ad0e8600160271
+#   text hash     09d14253d6512b3a
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  267773ed8fcb2ee4
-#   text hash     9bab594ad7891437
+#   content hash  d4ad0e8600160271
+#   text hash     93e5932d4cc9d21d
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

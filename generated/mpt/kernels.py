@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  267773ed8fcb2ee4
-#   text hash     8c8184ee02f70487
+#   content hash  d4ad0e8600160271
+#   text hash     408299f1b20214d1
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

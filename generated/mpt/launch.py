@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  267773ed8fcb2ee4
-#   text hash     b6c422cbd9115d06
+#   content hash  d4ad0e8600160271
+#   text hash     feb3227d20e7ace8
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  267773ed8fcb2ee4
-#   text hash     147a90ab384bc803
+#   content hash  d4ad0e8600160271
+#   text hash     811d2eb929c1e442
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

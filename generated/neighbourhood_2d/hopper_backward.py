@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  20f5be02258b5c6e
-#   text hash     4794f5b37cbe4dfc
+#   content hash  3239b0d93a8912f4
+#   text hash     505d6f38ebe3897d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

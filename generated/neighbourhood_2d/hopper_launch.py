@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  20f5be02258b5c6e
-#   text hash     e37a71c047c3a8ec
+#   content hash  3239b0d93a8912f4
+#   text hash     bce5bf1113b68c95
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py gets."""
 

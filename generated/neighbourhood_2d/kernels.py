@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  20f5be02258b5c6e
-#   text hash     6814762681493d78
+#   content hash  3239b0d93a8912f4
+#   text hash     a9dda95e86544dc5
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  20f5be02258b5c6e
-#   text hash     bcb3b8d049bcbafe
+#   content hash  3239b0d93a8912f4
+#   text hash     bd066c9bc844c0e7
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  64e531ef2d8bf1bb
-#   text hash     839e0566619b0a15
+#   content hash  0d7ec9e9c6cd1d20
+#   text hash     756f9c0c8d2430bf
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

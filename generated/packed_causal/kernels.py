@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  64e531ef2d8bf1bb
-#   text hash     344d59f4d916306e
+#   content hash  0d7ec9e9c6cd1d20
+#   text hash     5f34454e7f84eb08
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

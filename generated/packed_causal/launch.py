@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  64e531ef2d8bf1bb
-#   text hash     4503e3229734edbf
+#   content hash  0d7ec9e9c6cd1d20
+#   text hash     d659d1443f249ea4
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

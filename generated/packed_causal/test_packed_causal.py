@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  64e531ef2d8bf1bb
-#   text hash     a7cd86cbec5ef6bb
+#   content hash  0d7ec9e9c6cd1d20
+#   text hash     45b7d72424180e02
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

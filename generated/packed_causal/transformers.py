@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  64e531ef2d8bf1bb
-#   text hash     22b0936f0c67fa3f
+#   content hash  0d7ec9e9c6cd1d20
+#   text hash     942f4bb089226783
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7e295fa5b639d3d9
-#   text hash     2f420b48444dd1df
+#   content hash  dc0740c225a242ad
+#   text hash     11d91534e35896e6
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

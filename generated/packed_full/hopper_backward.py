@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7e295fa5b639d3d9
-#   text hash     a7981d1cc8078f98
+#   content hash  dc0740c225a242ad
+#   text hash     6dda0ea8588c72f1
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7e295fa5b639d3d9
-#   text hash     078d9016f320549a
+#   content hash  dc0740c225a242ad
+#   text hash     4f87288ab7c5f00d
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py gets."""
 

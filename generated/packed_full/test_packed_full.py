@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7e295fa5b639d3d9
-#   text hash     38cf46453b11f044
+#   content hash  dc0740c225a242ad
+#   text hash     c49506f242df49de
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

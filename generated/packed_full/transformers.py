@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7e295fa5b639d3d9
-#   text hash     27a3f67b2c0afb3e
+#   content hash  dc0740c225a242ad
+#   text hash     4a30039c77001208
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  89a59dadd3d7674f
-#   text hash     b210a702d5958ef3
+#   content hash  3eea7c0ca398bb18
+#   text hash     ddd16d2c941ceb13
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

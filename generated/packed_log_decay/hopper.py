@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  89a59dadd3d7674f
-#   text hash     f257473c07b62a64
+#   content hash  3eea7c0ca398bb18
+#   text hash     d97953582e661fd2
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

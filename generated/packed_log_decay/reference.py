@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  89a59dadd3d7674f
-#   text hash     aa4a27f27331f5b5
+#   content hash  3eea7c0ca398bb18
+#   text hash     3d4e0d2bfbeb25a8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  99d820ae69fa5c8e
-#   text hash     1a9604906153ae01
+#   content hash  6a1a128412175f5b
+#   text hash     27319f8cc1667ddf
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

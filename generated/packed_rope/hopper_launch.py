@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  99d820ae69fa5c8e
-#   text hash     09c39174f6003453
+#   content hash  6a1a128412175f5b
+#   text hash     39b7a0b002bb6688
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

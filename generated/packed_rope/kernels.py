@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  99d820ae69fa5c8e
-#   text hash     336a1e5e7a400f1f
+#   content hash  6a1a128412175f5b
+#   text hash     6787258166ea2774
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

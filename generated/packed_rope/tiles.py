@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  99d820ae69fa5c8e
-#   text hash     cf8a290f2e8977ba
+#   content hash  6a1a128412175f5b
+#   text hash     91b1a729545ed443
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -90,5 +90,6 @@ TILES_HOPPER = {
     },
 }
 
-# from how many keys of the longest sequence on these kernels outrun the portable ones
-HOPPER_IS_FASTER = {"forward": {64: 0, 128: 0, 256: 0}, "backward": {64: 1024, 128: 0}}
+# from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
+# not, from the third one on again
+HOPPER_IS_FASTER = {"forward": {64: (16384,), 128: (0,), 256: (0,)}, "backward": {64: (4096,), 128: (0,)}}

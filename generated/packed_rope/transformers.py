@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  99d820ae69fa5c8e
-#   text hash     6925d943100536bc
+#   content hash  6a1a128412175f5b
+#   text hash     8ab2e410abcef497
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

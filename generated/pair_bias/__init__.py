@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  de45786bca92d559
-#   text hash     7280ad859c8a4857
+#   content hash  1a536852667bbda4
+#   text hash     181b6775ecb1c556
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  de45786bca92d559
-#   text hash     bb90156340e432f4
+#   content hash  1a536852667bbda4
+#   text hash     3f4d153e32ccb22b
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

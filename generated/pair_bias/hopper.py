@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  de45786bca92d559
-#   text hash     ecdf95086e3d191b
+#   content hash  1a536852667bbda4
+#   text hash     e42431e12eed8aa7
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  de45786bca92d559
-#   text hash     383d968062f61987
+#   content hash  1a536852667bbda4
+#   text hash     5572ee6d99871d4d
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  de45786bca92d559
-#   text hash     77e999147795d1e4
+#   content hash  1a536852667bbda4
+#   text hash     9d8de48cf2e39305
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  eb86a003072eb234
-#   text hash     30271fa655df9e5c
+#   content hash  b086a87463291447
+#   text hash     c5ac52831c422f4d
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  eb86a003072eb234
-#   text hash     b28a903574b45b45
+#   content hash  b086a87463291447
+#   text hash     be1ab65590f202a9
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

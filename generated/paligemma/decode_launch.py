@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  eb86a003072eb234
-#   text hash     c9fa0f459cdb1d22
+#   content hash  b086a87463291447
+#   text hash     2ed4accb33b915cd
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

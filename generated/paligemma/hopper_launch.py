@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  eb86a003072eb234
-#   text hash     f12a2326ab739f43
+#   content hash  b086a87463291447
+#   text hash     cad0aa943d98f253
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  eb86a003072eb234
-#   text hash     e2d70b2f9576c939
+#   content hash  b086a87463291447
+#   text hash     0669084d47516b8a
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -90,5 +90,6 @@ TILES_HOPPER = {
     },
 }
 
-# from how many keys of the longest sequence on these kernels outrun the portable ones
-HOPPER_IS_FASTER = {"forward": {64: 0, 128: 0, 256: 0}, "backward": {64: 1024, 128: 0}}
+# from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
+# not, from the third one on again
+HOPPER_IS_FASTER = {"forward": {64: (0, 3072, 16384), 128: (0,), 256: (0,)}, "backward": {64: (1024,), 128: (0,)}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a2c44d20bc9f939a
-#   text hash     45c88f68b8979b1a
+#   content hash  970202e9da604849
+#   text hash     ba37a2e28a2f3edf
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

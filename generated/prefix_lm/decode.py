@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a2c44d20bc9f939a
-#   text hash     606e44a59af2cfa5
+#   content hash  970202e9da604849
+#   text hash     15edc25b883172aa
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a2c44d20bc9f939a
-#   text hash     a51570d8cbcc7d1c
+#   content hash  970202e9da604849
+#   text hash     de97005b3ca48e4c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

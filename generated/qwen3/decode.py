@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  76b11afc758a2fdc
-#   text hash     1c0e259716dbbb28
+#   content hash  f7b1dae78e089869
+#   text hash     7837f5b07ef71260
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  76b11afc758a2fdc
-#   text hash     8e1a69f88679bd60
+#   content hash  f7b1dae78e089869
+#   text hash     e74b736fddd16af4
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  76b11afc758a2fdc
-#   text hash     cda78bf2aa985c4d
+#   content hash  f7b1dae78e089869
+#   text hash     454be1b5a49ac001
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

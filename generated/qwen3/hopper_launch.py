@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  76b11afc758a2fdc
-#   text hash     9529ce4f6850e992
+#   content hash  f7b1dae78e089869
+#   text hash     380038cf3a4d43ac
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  76b11afc758a2fdc
-#   text hash     6b9fc060976c32e4
+#   content hash  f7b1dae78e089869
+#   text hash     c69b4515f4d6a742
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

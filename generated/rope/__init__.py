@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a76125aba7308aa2
-#   text hash     821ef76f003b3908
+#   content hash  9b4863600ff18e53
+#   text hash     7d0567bd3f1c91f1
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

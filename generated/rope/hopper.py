@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a76125aba7308aa2
-#   text hash     4da03957becc0d47
+#   content hash  9b4863600ff18e53
+#   text hash     620b32d371ea46f3
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a76125aba7308aa2
-#   text hash     02bc8acb508328eb
+#   content hash  9b4863600ff18e53
+#   text hash     c372b90152af04f4
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

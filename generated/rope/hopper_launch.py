@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a76125aba7308aa2
-#   text hash     c5ef6f86ae6038a6
+#   content hash  9b4863600ff18e53
+#   text hash     267aad0fb64bb5f9
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

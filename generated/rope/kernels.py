@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a76125aba7308aa2
-#   text hash     7600ef3ad31faf61
+#   content hash  9b4863600ff18e53
+#   text hash     f88a12882bf9ae3d
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

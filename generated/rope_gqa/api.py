@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e43855ecad9d18b9
-#   text hash     bfb01c77e929f594
+#   content hash  b14bcedf08dd5474
+#   text hash     913662248b19eeed
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e43855ecad9d18b9
-#   text hash     218775f2f5c3cec8
+#   content hash  b14bcedf08dd5474
+#   text hash     b3d5181c9b721e81
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py gets."""
 

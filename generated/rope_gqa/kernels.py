@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e43855ecad9d18b9
-#   text hash     cedc488b5671d3e8
+#   content hash  b14bcedf08dd5474
+#   text hash     c81d3f95b5b867ba
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e43855ecad9d18b9
-#   text hash     55eb95f9ad8145be
+#   content hash  b14bcedf08dd5474
+#   text hash     be6c1847558e1a84
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e43855ecad9d18b9
-#   text hash     35a20d48da13f5d9
+#   content hash  b14bcedf08dd5474
+#   text hash     253d16fa9a839419
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1fd5982575a06a72
-#   text hash     16714e28d50804de
+#   content hash  4b851cf7043357d8
+#   text hash     ff5af9e52724e317
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1fd5982575a06a72
-#   text hash     cc520bd82ba0e439
+#   content hash  4b851cf7043357d8
+#   text hash     75e3a7e3e11d9ce5
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1fd5982575a06a72
-#   text hash     a8cbdbd81f65dc33
+#   content hash  4b851cf7043357d8
+#   text hash     93f265d9a8e0ea3b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

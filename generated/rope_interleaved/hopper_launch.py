@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1fd5982575a06a72
-#   text hash     3015000f24746471
+#   content hash  4b851cf7043357d8
+#   text hash     5a93e428f6d3fdf2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1fd5982575a06a72
-#   text hash     3dc86bffb0103df8
+#   content hash  4b851cf7043357d8
+#   text hash     e3ce64aabc1cc283
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

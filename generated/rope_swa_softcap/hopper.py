@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5cd47fcbd86f07c4
-#   text hash     c5c6e5e791652320
+#   content hash  c65ffc411cad30d3
+#   text hash     39de7d74547ff0a3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

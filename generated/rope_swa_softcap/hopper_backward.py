@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5cd47fcbd86f07c4
-#   text hash     5dece8d3d79bd728
+#   content hash  c65ffc411cad30d3
+#   text hash     20857f8a6935e33e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5cd47fcbd86f07c4
-#   text hash     fd5d59fcfc69cd70
+#   content hash  c65ffc411cad30d3
+#   text hash     6327835f882642e4
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

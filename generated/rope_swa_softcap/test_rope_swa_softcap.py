@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5cd47fcbd86f07c4
-#   text hash     c6fb37349b992430
+#   content hash  c65ffc411cad30d3
+#   text hash     d668bb039d6c12ed
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5cd47fcbd86f07c4
-#   text hash     a624ebe83baae634
+#   content hash  c65ffc411cad30d3
+#   text hash     02200d2bfefd5ded
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -90,5 +90,6 @@ TILES_HOPPER = {
     },
 }
 
-# from how many keys of the longest sequence on these kernels outrun the portable ones
-HOPPER_IS_FASTER = {"forward": {}, "backward": {128: 2048}}
+# from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
+# not, from the third one on again
+HOPPER_IS_FASTER = {"forward": {}, "backward": {128: (2048,)}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  29907f2293a98845
-#   text hash     296a853520d24fc2
+#   content hash  cf3ce536d6636899
+#   text hash     0a0defffaa1a2bd8
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  29907f2293a98845
-#   text hash     b09f71299608058d
+#   content hash  cf3ce536d6636899
+#   text hash     227536a7a7a601ce
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

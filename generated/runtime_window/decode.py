@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  29907f2293a98845
-#   text hash     bce6889e46b9e01b
+#   content hash  cf3ce536d6636899
+#   text hash     6fb8ff021a995bd3
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

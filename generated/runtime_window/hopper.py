@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  29907f2293a98845
-#   text hash     a0546a0352fdd868
+#   content hash  cf3ce536d6636899
+#   text hash     ad1c4e8cd64e4ef6
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  29907f2293a98845
-#   text hash     9649b8cafadbb7db
+#   content hash  cf3ce536d6636899
+#   text hash     ffc8b198d2fbea75
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

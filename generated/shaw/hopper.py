@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5dbaba6df7b338bf
-#   text hash     820b9c84179fd245
+#   content hash  929317d4e61fc767
+#   text hash     c84b540b929c9a6e
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

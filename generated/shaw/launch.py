@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5dbaba6df7b338bf
-#   text hash     eda48bae7b57d216
+#   content hash  929317d4e61fc767
+#   text hash     386d86d9836326e2
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5dbaba6df7b338bf
-#   text hash     f3ab2192878b9e6a
+#   content hash  929317d4e61fc767
+#   text hash     f7cfdbdff1910740
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

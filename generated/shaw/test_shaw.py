@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5dbaba6df7b338bf
-#   text hash     01c9a15cb1fbf6cf
+#   content hash  929317d4e61fc767
+#   text hash     fc8edacd2f3a032f
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

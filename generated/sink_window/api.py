@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  94ce059c14fe3fc2
-#   text hash     3a4d8c4e83d4d3bd
+#   content hash  69e1e512da4f59aa
+#   text hash     c4c5ab87ffff595a
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  94ce059c14fe3fc2
-#   text hash     c6995b2b86d0aa72
+#   content hash  69e1e512da4f59aa
+#   text hash     7a73e2adc42f7f41
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

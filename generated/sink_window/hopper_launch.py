@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  94ce059c14fe3fc2
-#   text hash     4f177fce2e27e6d0
+#   content hash  69e1e512da4f59aa
+#   text hash     c6614336c55acc63
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  94ce059c14fe3fc2
-#   text hash     cc88c7726c2bf5fc
+#   content hash  69e1e512da4f59aa
+#   text hash     743f7bb120df8d43
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  94ce059c14fe3fc2
-#   text hash     26c9dadb31022fcc
+#   content hash  69e1e512da4f59aa
+#   text hash     e68486244d23c19a
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cbd3b1ed58d08ad4
-#   text hash     dcb3b0ec17ce7f30
+#   content hash  bb489b654fdd822d
+#   text hash     29bfedaa468e0b4e
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cbd3b1ed58d08ad4
-#   text hash     1a0b4c1e05c5bf70
+#   content hash  bb489b654fdd822d
+#   text hash     2685996e5f295e48
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cbd3b1ed58d08ad4
-#   text hash     673d2daa5f723876
+#   content hash  bb489b654fdd822d
+#   text hash     cb8dddbe77363014
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cbd3b1ed58d08ad4
-#   text hash     abb2433a69b4f6bb
+#   content hash  bb489b654fdd822d
+#   text hash     2f4c24dbef44f535
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

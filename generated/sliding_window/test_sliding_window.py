@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cbd3b1ed58d08ad4
-#   text hash     71d663b82a65c69e
+#   content hash  bb489b654fdd822d
+#   text hash     f95b684e87d213d4
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d8906035155584dc
-#   text hash     2c76262de9552371
+#   content hash  475e39f770368abb
+#   text hash     d2f8db5c24e95b7c
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d8906035155584dc
-#   text hash     29e7b437db492fad
+#   content hash  475e39f770368abb
+#   text hash     f0b2917aff3f1832
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d8906035155584dc
-#   text hash     2f865f83fb34fe1c
+#   content hash  475e39f770368abb
+#   text hash     1577ef587680d6e0
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

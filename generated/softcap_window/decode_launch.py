@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  fce4e34729b81bd1
-#   text hash     1ebb6c677c5c6508
+#   content hash  80218a628b428b6b
+#   text hash     b495772268791daa
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

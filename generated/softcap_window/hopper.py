@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  fce4e34729b81bd1
-#   text hash     f8cb90bb1e698dcd
+#   content hash  80218a628b428b6b
+#   text hash     368d3c5b6c74e1f1
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

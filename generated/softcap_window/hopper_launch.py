@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  fce4e34729b81bd1
-#   text hash     d57c9934b58f91b7
+#   content hash  80218a628b428b6b
+#   text hash     0574a58968dafcf4
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

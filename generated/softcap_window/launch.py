@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  fce4e34729b81bd1
-#   text hash     c213af39e5e6b7bb
+#   content hash  80218a628b428b6b
+#   text hash     1fe8b2888e3bbc08
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  fce4e34729b81bd1
-#   text hash     f83d60098c110c64
+#   content hash  80218a628b428b6b
+#   text hash     1d1402fb90564a0e
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -90,5 +90,6 @@ TILES_HOPPER = {
     },
 }
 
-# from how many keys of the longest sequence on these kernels outrun the portable ones
-HOPPER_IS_FASTER = {"forward": {}, "backward": {128: 2048}}
+# from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
+# not, from the third one on again
+HOPPER_IS_FASTER = {"forward": {}, "backward": {128: (2048,)}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  53b473de003ec35b
-#   text hash     5fc1668a67e79722
+#   content hash  4dec314573929878
+#   text hash     36a1372285680fdb
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

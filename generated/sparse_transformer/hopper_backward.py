@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  53b473de003ec35b
-#   text hash     a9020fefe2d10f3d
+#   content hash  4dec314573929878
+#   text hash     16ca89dce48c4f87
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  53b473de003ec35b
-#   text hash     294e7e8ccf09a5a4
+#   content hash  4dec314573929878
+#   text hash     1e6a7f5109ff2970
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

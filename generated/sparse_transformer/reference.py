@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  53b473de003ec35b
-#   text hash     4e39a44713139bbe
+#   content hash  4dec314573929878
+#   text hash     842820e38bb3fef4
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

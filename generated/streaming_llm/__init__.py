@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ff5f2df929a7dada
-#   text hash     b5aaa2a09a9743d3
+#   content hash  d96feec41471a01b
+#   text hash     f588e41fdaf056a3
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

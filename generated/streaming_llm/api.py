@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ff5f2df929a7dada
-#   text hash     1d2cac258c02f878
+#   content hash  d96feec41471a01b
+#   text hash     c3d22cfce50f1735
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ff5f2df929a7dada
-#   text hash     52597fe05753deb2
+#   content hash  d96feec41471a01b
+#   text hash     2b6186e31e89a460
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

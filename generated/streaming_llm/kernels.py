@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ff5f2df929a7dada
-#   text hash     9aaea7aaf4492df2
+#   content hash  d96feec41471a01b
+#   text hash     cb8a1a2c67c311bb
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

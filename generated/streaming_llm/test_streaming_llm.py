@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ff5f2df929a7dada
-#   text hash     eadc3e0d661a5be5
+#   content hash  d96feec41471a01b
+#   text hash     725e168e3005ecd0
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

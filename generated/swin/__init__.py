@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9291f138014ab9a4
-#   text hash     01b72fab545c0df1
+#   content hash  5720ad0b7dc5b90f
+#   text hash     82f38e4367f51d9b
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

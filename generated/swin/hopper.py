@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9291f138014ab9a4
-#   text hash     dda2348228be7da7
+#   content hash  5720ad0b7dc5b90f
+#   text hash     4b808a7303e16bad
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9291f138014ab9a4
-#   text hash     b5e75dd13e780e69
+#   content hash  5720ad0b7dc5b90f
+#   text hash     926e1cc116dc7f45
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9291f138014ab9a4
-#   text hash     26c972f71fc39366
+#   content hash  5720ad0b7dc5b90f
+#   text hash     10b08dbb9107ed0e
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

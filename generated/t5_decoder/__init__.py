@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  fb102283203e61d6
-#   text hash     785f37a5af5b00e7
+#   content hash  bf705d125a21e943
+#   text hash     875eac59b9b311d3
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  fb102283203e61d6
-#   text hash     86f5ae6964b63ed5
+#   content hash  bf705d125a21e943
+#   text hash     e343aae31588b830
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  fb102283203e61d6
-#   text hash     302bc49eb809d5f6
+#   content hash  bf705d125a21e943
+#   text hash     f4b99dfe5c6a4996
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  fb102283203e61d6
-#   text hash     0e79c247f3c9664d
+#   content hash  bf705d125a21e943
+#   text hash     496aec7884a32238
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2ee862617b10ec26
-#   text hash     9481e101c9084b6c
+#   content hash  5166724e61ccc982
+#   text hash     10ec90b3892a0d8c
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

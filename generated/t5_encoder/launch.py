@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2ee862617b10ec26
-#   text hash     0d5e983a4e6782e0
+#   content hash  5166724e61ccc982
+#   text hash     485b7156b47a693b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2ee862617b10ec26
-#   text hash     1fb95af983ebc124
+#   content hash  5166724e61ccc982
+#   text hash     4d48b8e7b5a16ecb
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6a08aa7651d83e39
-#   text hash     97d0d8a796f15242
+#   content hash  0ba4e0e26adbe44f
+#   text hash     5bb6a5cb3a71bf5a
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

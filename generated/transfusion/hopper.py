@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6a08aa7651d83e39
-#   text hash     2f0ac03a95b83851
+#   content hash  0ba4e0e26adbe44f
+#   text hash     bb640613448ea941
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6a08aa7651d83e39
-#   text hash     1faafaf31ce4fa6c
+#   content hash  0ba4e0e26adbe44f
+#   text hash     8b97216685a59fe5
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6a08aa7651d83e39
-#   text hash     0fb1d5f2fae4824f
+#   content hash  0ba4e0e26adbe44f
+#   text hash     a6f032d0dbdafaa1
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  98c5857d8c16b196
-#   text hash     85c98394bedf4d02
+#   content hash  d716b914625af104
+#   text hash     b93b1ad9e1c894d7
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  98c5857d8c16b196
-#   text hash     ce99f9f90220e76c
+#   content hash  d716b914625af104
+#   text hash     a31f40b7d44343c0
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

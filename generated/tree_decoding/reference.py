@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  98c5857d8c16b196
-#   text hash     3e3a83a51d4c5196
+#   content hash  d716b914625af104
+#   text hash     bca289ed547bd94b
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from attnforge.cli import commands
+from attnforge.explain import kernels
+from attnforge.plan import tiles
 
 TUNED = """
 sm_90:
@@ -40,6 +42,15 @@ def test_calls_that_take_them_are_told(tmp_path: Path) -> None:
     assert found["forward", "33 to 64"] == ["from 1024 keys on"]
     assert found["forward", "65 to 128"] == ["always"]
     assert found["backward", "33 to 64"] == ["if asked for"]
+
+
+def test_lengths_between_which_they_are_faster_are_told() -> None:
+    assert [kernels._when(limits) for limits in ((), (0,), (7,), (0, 8))] == [
+        "if asked for", "always", "from 7 keys on", "up to 7 keys"
+    ]  # fmt: skip
+    assert kernels._when((0, 8, 64)) == "up to 7 keys and from 64 keys on"
+    assert kernels._when((8, 64)) == "from 8 to 63 keys"
+    assert [tiles.outrun((0, 8, 64), keys) for keys in (1, 7, 8, 63, 64)] == [True, True, False, False, True]
 
 
 def test_tiles_of_both_targets_are_counted(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_rows_beside_a_spec_take_the_place_of_the_generators(tmp_path: Path) -> 
     assert after.single["forward"][64] == (Tile(16, 32, 4, 1),)
     assert after.half["sm_80"] == before.half["sm_80"] and 96 not in before.half["sm_90"]["forward"]
     assert after.hopper["forward"] == before.hopper["forward"] | {64: {0: Tile(192, 64, 12, 2)}}
-    assert after.faster["forward"] == before.faster["forward"] | {128: 2048}
+    assert after.faster["forward"] == before.faster["forward"] | {128: (2048,)}
     assert 64 in before.faster["backward"] and 64 not in after.faster["backward"]
     assert "128: ((64, 128, 8, 4),)," in tuned and "(64, 128, 8, 4)" not in untuned
     first, second = (re.search("content hash  (.*)", text) for text in (untuned, tuned))

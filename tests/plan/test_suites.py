@@ -265,6 +265,9 @@ def test_chance_rounds_to_the_neighbours_and_keeps_what_is_exact(tmp_path: Path)
     assert (one == 1).all() and (whole == 1).all() and len(half.unique()) == 2
     # a quotient may be off by a few units in the last place
     assert 3 <= len(quotient.unique()) <= 5
+    with module.checks.Dithered(1):  # in float64 they are smaller than its smallest ordinary numbers
+        tiny = torch.linspace(-800, -650, 4000).exp()
+    assert not tiny.any()
 
 
 def test_a_failure_tells_case_numbers_and_place_in_few_lines(tmp_path: Path) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ..language.spec import Spec
 from ..plan import plan
 from ..plan.plan import Plan
-from ..plan.tiles import Tile, of_length
+from ..plan.tiles import Tile, of_length, outrun
 from .arrays import SKIPPED, Mask
 
 TITLE = "Kernels on Hopper GPUs, float16 and bfloat16"
@@ -32,14 +32,22 @@ def _rows(planned: Plan, mask: Mask | None) -> Iterator[tuple[str, ...]]:
     passes = planned.tables.hopper if planned.hopper.backward else {"forward": planned.tables.hopper["forward"]}
     for its, sizes in passes.items():
         for size, by_length in sizes.items():
-            keys = planned.tables.faster[its].get(size)
-            when = "if asked for" if keys is None else f"from {keys} keys on" if keys else "always"
-            row: tuple[str, ...] = (its, f"{size // 2 + 1} to {size}", when)
+            limits = planned.tables.faster[its].get(size, ())
+            row: tuple[str, ...] = (its, f"{size // 2 + 1} to {size}", _when(limits))
             if mask:
-                here = "hopper" if keys is not None and mask.k_len >= keys else "portable"
+                here = "hopper" if outrun(limits, mask.k_len) else "portable"
                 tile = of_length(by_length, mask.k_len)
                 row += (here, _count(mask, tile, owns_keys=its == "backward"), _portable(planned, mask, its, size))
             yield row
+
+
+def _when(limits: Sequence[int]) -> str:
+    """For which numbers of keys a call takes these kernels."""
+    if limits == (0,):
+        return "always"
+    bounds = [f"from {first} to {end - 1} keys" for first, end in zip(limits[::2], limits[1::2], strict=False)]
+    bounds += [f"from {limits[-1]} keys on"] if len(limits) % 2 else []
+    return " and ".join(bounds).replace("from 0 to", "up to") or "if asked for"
 
 
 def _portable(planned: Plan, mask: Mask, its: str, size: int) -> str:

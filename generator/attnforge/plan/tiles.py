@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 import re
 from collections.abc import Mapping, Sequence
@@ -67,7 +68,9 @@ class Tables(NamedTuple):
     # of float16 and bfloat16, for kernels of their own on Hopper GPUs: by pass, by columns of a tile, and by how many
     # keys the longest sequence has at least
     hopper: dict[str, dict[int, dict[int, Tile]]]
-    faster: dict[str, dict[int, int]]  # by pass and head size, from how many keys on those outrun the others
+    # by pass and head size, numbers of keys: from the first one on those outrun the others, from the second one on
+    # they do not, from the third one on again
+    faster: dict[str, dict[int, tuple[int, ...]]]
 
     def of(self, arch: str, dtype: str) -> Table:
         """The table for an architecture such as sm_90, and fp16, bf16 or fp32."""
@@ -79,14 +82,20 @@ class Tables(NamedTuple):
         single, hopper, faster = dict(self.single), dict(self.hopper), dict(self.faster)
         for row in rows:
             if isinstance(row, Limit):
-                sizes = faster[row.kernel] | {row.size: row.keys}
-                faster[row.kernel] = {size: keys for size, keys in sorted(sizes.items()) if keys is not None}
+                sizes = {size: keys for size, keys in faster[row.kernel].items() if size != row.size}
+                sizes |= {row.size: (row.keys,)} if row.keys is not None else {}
+                faster[row.kernel] = dict(sorted(sizes.items()))
             elif row.family == HOPPER:
                 hopper[row.kernel] = dict(sorted((hopper[row.kernel] | {row.size: {0: row.tiles[0]}}).items()))
             else:
                 table = single if row.family == "single" else half[row.family]
                 table[row.kernel] = dict(sorted((table[row.kernel] | {row.size: row.tiles}).items()))
         return Tables(half, single, hopper, faster)
+
+
+def outrun(limits: Sequence[int], keys: int) -> bool:
+    """Whether kernels for Hopper GPUs are faster for so many keys; generated code has the same rule."""
+    return bisect.bisect(limits, keys) % 2 == 1
 
 
 def of_length(by_length: Mapping[int, Tile], keys: int) -> Tile:
@@ -125,9 +134,10 @@ def tables(
     for layer in layers:
         for its, sizes in found["hopper"].get(layer, {}).items():
             hopper[its] |= {size: {keys: Tile(*t) for keys, t in row.items()} for size, row in sizes.items()}
-    faster: dict[str, dict[int, int]] = {}
+    faster: dict[str, dict[int, tuple[int, ...]]] = {}
     for layer in (*layers, *(("left",) if left and weight != "heavy" else ())):
-        faster |= found["faster"].get(layer, {})
+        for its, limits in found["faster"].get(layer, {}).items():
+            faster[its] = {size: tuple(keys) if isinstance(keys, list) else (keys,) for size, keys in limits.items()}
     return Tables(
         {arch: _table(given, layers) for arch, given in found["half"].items()},
         _table(found["single"], layers),

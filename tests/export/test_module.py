@@ -321,8 +321,12 @@ def test_every_variant_has_a_module_or_a_reason(tmp_path: Path) -> None:
 
 
 def test_names_of_modules_are_known() -> None:
-    public = {name for name in dir(torch.nn.Module()) if not name.startswith("_")}
-    assert public - {"T_destination"} <= exports._OF_MODULES
+    public = {name for name in dir(torch.nn.Module()) if not name.startswith("_")} - {"T_destination"}
+    # other libraries give all modules methods of their own
+    torchs = {
+        name for name in public if getattr(getattr(torch.nn.Module, name, None), "__module__", "torch")[:5] == "torch"
+    }
+    assert "forward" in torchs and torchs <= exports._OF_MODULES
 
 
 def test_the_page_is_right(package: Callable[..., ModuleType]) -> None:

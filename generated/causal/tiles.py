@@ -2,7 +2,7 @@
 #
 #   made from     specs/causal.yaml
 #   content hash  8ca723365ae142b4
-#   text hash     c4566eac048f0387
+#   text hash     11fe6fabb2a63f9b
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -92,4 +92,4 @@ TILES_HOPPER = {
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again
-HOPPER_IS_FASTER = {"forward": {64: (0, 3072, 16384), 128: (0,), 256: (0,)}, "backward": {64: (1024,), 128: (0,)}}
+HOPPER_IS_FASTER = {"forward": {64: (512, 3072, 16384), 128: (0,), 256: (0,)}, "backward": {64: (1024,), 128: (0,)}}

@@ -2,7 +2,7 @@
 #
 #   made from     specs/full.yaml
 #   content hash  959c6e85b1b3bce7
-#   text hash     02027924b00f1216
+#   text hash     ef4543ed3a533f15
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -92,4 +92,4 @@ TILES_HOPPER = {
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again
-HOPPER_IS_FASTER = {"forward": {64: (0,), 128: (0,), 256: (0,)}, "backward": {64: (1024,), 128: (0,)}}
+HOPPER_IS_FASTER = {"forward": {64: (512,), 128: (0,), 256: (0,)}, "backward": {64: (1024,), 128: (0,)}}

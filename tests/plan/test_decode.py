@@ -699,7 +699,7 @@ MEASURED = ["plain", "window", "in_pieces", "first_keys", "capped", "sinking", "
 @pytest.mark.parametrize("name", MEASURED)
 def test_what_keys_get_of_the_weights(tmp_path: Path, name: str) -> None:
     """Keys that no new token sees get nothing, those behind a sequence's last neither."""
-    module = package(tmp_path, f"measured_{name}", VARIANTS[name].text, exports="decode, statistics")
+    module = package(tmp_path, f"summed_{name}", VARIANTS[name].text, exports="decode, statistics")
     s = Sequences([70, 7, 0], [3, 3, 0], **VARIANTS[name].shape, seed=4)
     s.q[2] = s.q[2].new_zeros(0, *s.q[2].shape[1:])
     c = Cache(s, page=8)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c02cd11a013a33d4
-#   text hash     aaa68552ffbfdb17
+#   content hash  bffbf4a1c61861a9
+#   text hash     cc6fe3373c0e8de8
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

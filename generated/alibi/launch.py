@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c02cd11a013a33d4
-#   text hash     d1e3c94bf25ec76d
+#   content hash  bffbf4a1c61861a9
+#   text hash     e28dac6a4f41927b
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

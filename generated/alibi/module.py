@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c02cd11a013a33d4
-#   text hash     7196933656b1d460
+#   content hash  bffbf4a1c61861a9
+#   text hash     469778c49842118c
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c02cd11a013a33d4
-#   text hash     1c2f3eedd1d46915
+#   content hash  bffbf4a1c61861a9
+#   text hash     87bef8a72dd32507
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

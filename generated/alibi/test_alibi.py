@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c02cd11a013a33d4
-#   text hash     52d925a223a53855
+#   content hash  bffbf4a1c61861a9
+#   text hash     8f2c781bcd98b0d7
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b1efac42a3324cab
-#   text hash     c95b5596bbc15c0d
+#   content hash  5bd54dc1b2ae23a2
+#   text hash     14ea0e13121fb70c
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b1efac42a3324cab
-#   text hash     eb67ce75ff192dc8
+#   content hash  5bd54dc1b2ae23a2
+#   text hash     ae01dce2f9805ecb
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b1efac42a3324cab
-#   text hash     62f025d92c8453b6
+#   content hash  5bd54dc1b2ae23a2
+#   text hash     154bcbc8a754ee2f
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b1efac42a3324cab
-#   text hash     0d2f69a48fcafe1e
+#   content hash  5bd54dc1b2ae23a2
+#   text hash     a7b498f09aee900c
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b1efac42a3324cab
-#   text hash     cc6f6c2505b34d09
+#   content hash  5bd54dc1b2ae23a2
+#   text hash     6d55e326de5192d3
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

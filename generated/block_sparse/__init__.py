@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c5aada51b2917e5f
-#   text hash     6fa8e31f496348f6
+#   content hash  5c3df2cbdd1e3b73
+#   text hash     20e40b0e8e467558
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c5aada51b2917e5f
-#   text hash     be8c76f86f64403f
+#   content hash  5c3df2cbdd1e3b73
+#   text hash     28a5686d81b2a395
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

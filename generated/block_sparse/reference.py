@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c5aada51b2917e5f
-#   text hash     44ccb2310f9a8ef5
+#   content hash  5c3df2cbdd1e3b73
+#   text hash     da5cd4e86b9e8a2a
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c5aada51b2917e5f
-#   text hash     5ab5b0b51ba8a3f4
+#   content hash  5c3df2cbdd1e3b73
+#   text hash     74386285d53107ca
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

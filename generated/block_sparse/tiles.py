@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c5aada51b2917e5f
-#   text hash     b46c318b30dbca9e
+#   content hash  5c3df2cbdd1e3b73
+#   text hash     1c5151bda4df9e05
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

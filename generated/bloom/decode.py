@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f850d8bfeb28aa5d
-#   text hash     1f87ce0aecd47b3e
+#   content hash  775bd071df1fb8c3
+#   text hash     249b714d9b560c2b
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

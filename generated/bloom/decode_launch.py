@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f850d8bfeb28aa5d
-#   text hash     ce9fc3bdd439be9c
+#   content hash  775bd071df1fb8c3
+#   text hash     278afd7a18362db2
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f850d8bfeb28aa5d
-#   text hash     03836de384e0bdf8
+#   content hash  775bd071df1fb8c3
+#   text hash     8db36bc4dee1ab4f
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f850d8bfeb28aa5d
-#   text hash     2b5c39628f5b7ebf
+#   content hash  775bd071df1fb8c3
+#   text hash     9ebf81bf6832b96a
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

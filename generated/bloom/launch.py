@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f850d8bfeb28aa5d
-#   text hash     3d0b796c831da2d5
+#   content hash  775bd071df1fb8c3
+#   text hash     b6b386a67c67bb14
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

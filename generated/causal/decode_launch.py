@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8ca723365ae142b4
-#   text hash     149dff8553ad2590
+#   content hash  94828b432f1ce785
+#   text hash     9e0e6bc41008556b
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8ca723365ae142b4
-#   text hash     45f221dfe3b80881
+#   content hash  94828b432f1ce785
+#   text hash     384f17f5d1386424
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8ca723365ae142b4
-#   text hash     94ebe8d3964b5add
+#   content hash  94828b432f1ce785
+#   text hash     83d8787a70229ced
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

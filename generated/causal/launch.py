@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8ca723365ae142b4
-#   text hash     2269ecce5a0da2a7
+#   content hash  94828b432f1ce785
+#   text hash     0c95cb010a0caa9b
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

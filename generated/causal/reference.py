@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8ca723365ae142b4
-#   text hash     027177cfb3089280
+#   content hash  94828b432f1ce785
+#   text hash     87557dc13b24c0f8
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

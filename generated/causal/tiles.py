@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8ca723365ae142b4
-#   text hash     11fe6fabb2a63f9b
+#   content hash  94828b432f1ce785
+#   text hash     4916d88f297fcef0
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  26b3b0ca8da46a06
-#   text hash     04100c0e4bb6d986
+#   content hash  d3fb8f99b5a8ee5e
+#   text hash     47fcbdb15d4c00c4
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

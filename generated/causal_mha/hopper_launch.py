@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  26b3b0ca8da46a06
-#   text hash     96144ec8c07d48b7
+#   content hash  d3fb8f99b5a8ee5e
+#   text hash     7b21780fb5de7c08
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py gets."""
 

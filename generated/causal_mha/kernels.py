@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  26b3b0ca8da46a06
-#   text hash     444a57e1910e7741
+#   content hash  d3fb8f99b5a8ee5e
+#   text hash     c92b71cdae9e7833
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

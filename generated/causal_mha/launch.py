@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  26b3b0ca8da46a06
-#   text hash     8e2f67948f377ed1
+#   content hash  d3fb8f99b5a8ee5e
+#   text hash     9560f6029fe266de
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

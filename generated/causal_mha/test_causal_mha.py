@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  26b3b0ca8da46a06
-#   text hash     205c57cf06a55f28
+#   content hash  d3fb8f99b5a8ee5e
+#   text hash     a3e501aaf2793ba4
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

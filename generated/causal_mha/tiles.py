@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  26b3b0ca8da46a06
-#   text hash     6b64b1285b5adefc
+#   content hash  d3fb8f99b5a8ee5e
+#   text hash     8a46d3c986beb22a
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

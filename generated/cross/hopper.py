@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e8ea4f86f636930b
-#   text hash     3725e1b39cc9611f
+#   content hash  070ebc660c649e94
+#   text hash     deb05c49515bded2
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

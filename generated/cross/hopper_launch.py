@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e8ea4f86f636930b
-#   text hash     31a5fdc6e09d7b1a
+#   content hash  070ebc660c649e94
+#   text hash     21ac350139cb81e6
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py gets."""
 

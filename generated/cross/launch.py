@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e8ea4f86f636930b
-#   text hash     223b9207ba4a3034
+#   content hash  070ebc660c649e94
+#   text hash     f9ae8cc25772e976
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e8ea4f86f636930b
-#   text hash     cc821225378683b2
+#   content hash  070ebc660c649e94
+#   text hash     29ec861ab187ec20
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

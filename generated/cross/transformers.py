@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e8ea4f86f636930b
-#   text hash     3048fa298640291f
+#   content hash  070ebc660c649e94
+#   text hash     a28d8775f15c8b9d
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d726b57dbdeb3411
-#   text hash     4870c95cfb5e8183
+#   content hash  6451e2a3266ddcde
+#   text hash     dbf6b9373196f0a6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d726b57dbdeb3411
-#   text hash     4210cce81bb62fe3
+#   content hash  6451e2a3266ddcde
+#   text hash     2afa9121d3612446
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d726b57dbdeb3411
-#   text hash     94c04fe7574f7855
+#   content hash  6451e2a3266ddcde
+#   text hash     aca9d251f188dc01
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d726b57dbdeb3411
-#   text hash     e4f097358daeb53e
+#   content hash  6451e2a3266ddcde
+#   text hash     1354a67ccfd3f09e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d726b57dbdeb3411
-#   text hash     29c9c2dfd4538d73
+#   content hash  6451e2a3266ddcde
+#   text hash     446163cd810b39cf
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d726b57dbdeb3411
-#   text hash     f434dde8a42d8ed8
+#   content hash  6451e2a3266ddcde
+#   text hash     e8b9d53230b8b824
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

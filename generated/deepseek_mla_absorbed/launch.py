@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  80fcb331301bdb47
-#   text hash     d0f0108508be3c06
+#   content hash  1df63443ab9294bb
+#   text hash     57dcfc86a0faeeb0
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  80fcb331301bdb47
-#   text hash     5db955a18cd15129
+#   content hash  1df63443ab9294bb
+#   text hash     49d6bf51b1387306
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

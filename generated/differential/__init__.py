@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  df099bbefc708b57
-#   text hash     3b3735e809166f7a
+#   content hash  ae1f45bba6b03bde
+#   text hash     70cf89b0e53b2cf1
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

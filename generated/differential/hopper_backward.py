@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  df099bbefc708b57
-#   text hash     e4c4973d1eb4867b
+#   content hash  ae1f45bba6b03bde
+#   text hash     21536b883cb1e20c
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

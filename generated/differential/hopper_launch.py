@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  df099bbefc708b57
-#   text hash     0cf969117684bc8c
+#   content hash  ae1f45bba6b03bde
+#   text hash     9a57bba2da7fc5b5
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  df099bbefc708b57
-#   text hash     695452ad0869ab17
+#   content hash  ae1f45bba6b03bde
+#   text hash     12b527cb401c63ea
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  df099bbefc708b57
-#   text hash     86e3b6038e5d07d6
+#   content hash  ae1f45bba6b03bde
+#   text hash     4e9f137fe04d0587
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

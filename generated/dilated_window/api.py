@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3f2ad9e1b713c326
-#   text hash     321d8540a01f4885
+#   content hash  9370662224e52e82
+#   text hash     7a5b9d037c166958
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3f2ad9e1b713c326
-#   text hash     90e1ce53e5871e1f
+#   content hash  9370662224e52e82
+#   text hash     70493d9a38cc831b
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3f2ad9e1b713c326
-#   text hash     09a5d99f615e004d
+#   content hash  9370662224e52e82
+#   text hash     24bc5a438d5925e3
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3f2ad9e1b713c326
-#   text hash     c28e9de07559e11c
+#   content hash  9370662224e52e82
+#   text hash     d4908e0122de417a
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3f2ad9e1b713c326
-#   text hash     c6aabf87d024dfbd
+#   content hash  9370662224e52e82
+#   text hash     eddceae11a4e4248
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f344dabd1b0a5705
-#   text hash     24b1bf5b3e704e11
+#   content hash  c981e9be541d9605
+#   text hash     6f705208f2280379
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

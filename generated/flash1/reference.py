@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f344dabd1b0a5705
-#   text hash     6bb1015c33883faf
+#   content hash  c981e9be541d9605
+#   text hash     a8be706719b902e7
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f344dabd1b0a5705
-#   text hash     506dc7eb18c9cce1
+#   content hash  c981e9be541d9605
+#   text hash     35bd570fe99f13ea
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

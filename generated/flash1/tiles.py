@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f344dabd1b0a5705
-#   text hash     e0a06c72cd0bc130
+#   content hash  c981e9be541d9605
+#   text hash     87ee4b3fef1d7071
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1713f520d2b192e9
-#   text hash     b5cb795c7f7626e4
+#   content hash  0b0a311418f91679
+#   text hash     e25ca5f811c71a37
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

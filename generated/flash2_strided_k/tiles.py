@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1713f520d2b192e9
-#   text hash     e188f7027726136c
+#   content hash  0b0a311418f91679
+#   text hash     0de1be53c7ad3cf1
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

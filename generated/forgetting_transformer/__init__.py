@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a797f6cd9c1d605c
-#   text hash     c9c148c56825e759
+#   content hash  77597def8d8b30cd
+#   text hash     a82ce6dd523d37eb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a797f6cd9c1d605c
-#   text hash     9b8b41c0bedced80
+#   content hash  77597def8d8b30cd
+#   text hash     bbafe827e3d8e898
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

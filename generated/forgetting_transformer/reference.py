@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a797f6cd9c1d605c
-#   text hash     d7958b74062ef494
+#   content hash  77597def8d8b30cd
+#   text hash     20eb4bb1791146fc
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a797f6cd9c1d605c
-#   text hash     88666c04e511b3fc
+#   content hash  77597def8d8b30cd
+#   text hash     0389af9dac632ac7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

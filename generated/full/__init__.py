@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  959c6e85b1b3bce7
-#   text hash     be8b7fe99ee70dc0
+#   content hash  632ad76cfbdcd268
+#   text hash     450a4f576136a952
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  959c6e85b1b3bce7
-#   text hash     f495f1b780aea012
+#   content hash  632ad76cfbdcd268
+#   text hash     5530f532980feb22
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  959c6e85b1b3bce7
-#   text hash     942eab84da45a3f2
+#   content hash  632ad76cfbdcd268
+#   text hash     774489c521b18c11
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  959c6e85b1b3bce7
-#   text hash     24e270872c01ab45
+#   content hash  632ad76cfbdcd268
+#   text hash     485d84450e2e7fa3
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  959c6e85b1b3bce7
-#   text hash     39fe2e73501c5d9c
+#   content hash  632ad76cfbdcd268
+#   text hash     3b723b1dd214f024
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  959c6e85b1b3bce7
-#   text hash     9a5af878a75452df
+#   content hash  632ad76cfbdcd268
+#   text hash     472af0bc2fe74793
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  959c6e85b1b3bce7
-#   text hash     19945a980a8f0b87
+#   content hash  632ad76cfbdcd268
+#   text hash     c27752d3828df512
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  959c6e85b1b3bce7
-#   text hash     ef4543ed3a533f15
+#   content hash  632ad76cfbdcd268
+#   text hash     0e2f02e00e999ec9
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2943bda01211351f
-#   text hash     043d7a35dd38a7d4
+#   content hash  4ae1451d030b8f30
+#   text hash     486476faf6d8c55d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2943bda01211351f
-#   text hash     64500a4a0a796c0a
+#   content hash  4ae1451d030b8f30
+#   text hash     fc4ded6fa26cff63
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

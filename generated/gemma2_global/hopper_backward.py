@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2943bda01211351f
-#   text hash     81d1262b1b922bb5
+#   content hash  4ae1451d030b8f30
+#   text hash     34fe1541cd56ef0c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2943bda01211351f
-#   text hash     6e46cd9b4287b30f
+#   content hash  4ae1451d030b8f30
+#   text hash     0e888f2215fd156e
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5072f2604f47a57a
-#   text hash     ea224254d6e578af
+#   content hash  e0421bca6a8411fb
+#   text hash     98878681a9fd4a7c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

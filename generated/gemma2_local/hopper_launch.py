@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5072f2604f47a57a
-#   text hash     c7a5514ccf3dcceb
+#   content hash  e0421bca6a8411fb
+#   text hash     9e1dde9660f11aa0
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5072f2604f47a57a
-#   text hash     95bfb59e36dcf410
+#   content hash  e0421bca6a8411fb
+#   text hash     64acad01bc55db54
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5072f2604f47a57a
-#   text hash     f728689c6e4c0806
+#   content hash  e0421bca6a8411fb
+#   text hash     bcced301ce734c22
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5072f2604f47a57a
-#   text hash     28b41b5124d1dbc8
+#   content hash  e0421bca6a8411fb
+#   text hash     cca98da0947c431b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5072f2604f47a57a
-#   text hash     0af402b9f3edd6ed
+#   content hash  e0421bca6a8411fb
+#   text hash     d7481642a965e9b5
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  527f998d7665d24e
-#   text hash     1c2b90f3a1a70f22
+#   content hash  ab79ea80aab81ec7
+#   text hash     551d99cb156ef8ba
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  527f998d7665d24e
-#   text hash     a4104a58d48c813a
+#   content hash  ab79ea80aab81ec7
+#   text hash     b2881da2e929bf28
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  527f998d7665d24e
-#   text hash     092741530165e1df
+#   content hash  ab79ea80aab81ec7
+#   text hash     b25c35577a033af6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

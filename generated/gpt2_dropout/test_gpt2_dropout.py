@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  527f998d7665d24e
-#   text hash     8fabb6854e5c1dcd
+#   content hash  ab79ea80aab81ec7
+#   text hash     9d596219b4a75fe4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  527f998d7665d24e
-#   text hash     c9687ff3e25c4c21
+#   content hash  ab79ea80aab81ec7
+#   text hash     1090963b65a1054f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  89df405b77833dd1
-#   text hash     f31f76ac350c6620
+#   content hash  fece1e7dd5a523e4
+#   text hash     59b62859c8679fc0
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  89df405b77833dd1
-#   text hash     4008348a3e93baf7
+#   content hash  fece1e7dd5a523e4
+#   text hash     3ea4d3b19f570f31
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  89df405b77833dd1
-#   text hash     9e9042baf674d37a
+#   content hash  fece1e7dd5a523e4
+#   text hash     9f779aaef298ab25
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  89df405b77833dd1
-#   text hash     0d59c911a92a5855
+#   content hash  fece1e7dd5a523e4
+#   text hash     3c6945d0b1d997a7
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  89df405b77833dd1
-#   text hash     d918876f832ca89e
+#   content hash  fece1e7dd5a523e4
+#   text hash     9ae0a586374fa69a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

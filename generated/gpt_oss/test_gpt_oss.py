@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  89df405b77833dd1
-#   text hash     b523b5769c9b5879
+#   content hash  fece1e7dd5a523e4
+#   text hash     9557ecb00b13fb04
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a4c90839d2416d9a
-#   text hash     7d94abac2c86be2f
+#   content hash  ae29db39e2f645ac
+#   text hash     7131066fcda586f8
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a4c90839d2416d9a
-#   text hash     12bb50eca69b4af0
+#   content hash  ae29db39e2f645ac
+#   text hash     7ce8b5a9dba2b397
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a4c90839d2416d9a
-#   text hash     db42c47843cfb684
+#   content hash  ae29db39e2f645ac
+#   text hash     91476bd9eb092bfc
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

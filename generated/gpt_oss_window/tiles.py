@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a4c90839d2416d9a
-#   text hash     19fe322086c47214
+#   content hash  ae29db39e2f645ac
+#   text hash     1a7a1da7293fdbe3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9b45a448942cd381
-#   text hash     d41142cea3a93219
+#   content hash  c0182f6a4ec55e51
+#   text hash     3acb1c57f938dccd
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

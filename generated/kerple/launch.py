@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9b45a448942cd381
-#   text hash     ce0f7d0505dea1d0
+#   content hash  c0182f6a4ec55e51
+#   text hash     81d5635eb88297b7
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9b45a448942cd381
-#   text hash     f33b90f7a6e04873
+#   content hash  c0182f6a4ec55e51
+#   text hash     02d9c50ac2a8606c
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9b45a448942cd381
-#   text hash     5fe7d01be222d182
+#   content hash  c0182f6a4ec55e51
+#   text hash     a5e9d6761abe2436
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f4537711b90831df
-#   text hash     2a522ab1de1eac68
+#   content hash  5207fbb01cc673ed
+#   text hash     c8cbc4405545d15a
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f4537711b90831df
-#   text hash     6e7892a6ea6ba2b6
+#   content hash  5207fbb01cc673ed
+#   text hash     9b202b92f690b513
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py gets."""
 

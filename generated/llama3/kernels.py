@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f4537711b90831df
-#   text hash     d459e91340d74b75
+#   content hash  5207fbb01cc673ed
+#   text hash     4e90c71ffbf27d34
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

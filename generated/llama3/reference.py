@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f4537711b90831df
-#   text hash     bfadd72f94d71ab3
+#   content hash  5207fbb01cc673ed
+#   text hash     91a90b0a3aa9876a
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f4537711b90831df
-#   text hash     cd739b474c659bf5
+#   content hash  5207fbb01cc673ed
+#   text hash     09626a7beb6222af
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

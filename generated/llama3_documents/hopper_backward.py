@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  bea8745cb95a75cf
-#   text hash     f4acf596b32011a5
+#   content hash  417d849307216bca
+#   text hash     ecd3e74323bfd13d
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

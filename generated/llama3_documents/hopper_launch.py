@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  bea8745cb95a75cf
-#   text hash     df66b50974831959
+#   content hash  417d849307216bca
+#   text hash     20ae4115ae084f9d
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py gets."""
 

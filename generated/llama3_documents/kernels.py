@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  bea8745cb95a75cf
-#   text hash     66abf5feeceb3aac
+#   content hash  417d849307216bca
+#   text hash     94f428c1381d1994
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

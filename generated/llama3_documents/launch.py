@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  bea8745cb95a75cf
-#   text hash     720f5da592025da7
+#   content hash  417d849307216bca
+#   text hash     275e8ceeaad4cc72
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  bea8745cb95a75cf
-#   text hash     065e5823aa81352a
+#   content hash  417d849307216bca
+#   text hash     23476fd5a04f2cc7
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

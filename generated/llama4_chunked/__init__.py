@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e5bb47ee071a7f7f
-#   text hash     e470d7f57b2acdce
+#   content hash  9b9910688f8c9293
+#   text hash     0765a2d15dbca128
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e5bb47ee071a7f7f
-#   text hash     84f04dd69e23ed84
+#   content hash  9b9910688f8c9293
+#   text hash     41ee524b070de868
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e5bb47ee071a7f7f
-#   text hash     2ed6809068487ff5
+#   content hash  9b9910688f8c9293
+#   text hash     2c3bf4b0b84082f3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e5bb47ee071a7f7f
-#   text hash     8578e4e71bed6582
+#   content hash  9b9910688f8c9293
+#   text hash     5974ba6285251a52
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e5bb47ee071a7f7f
-#   text hash     c9ad51b37eb352ed
+#   content hash  9b9910688f8c9293
+#   text hash     39eb0eb4e48cfbc7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e5bb47ee071a7f7f
-#   text hash     60b8c81e684f6d1b
+#   content hash  9b9910688f8c9293
+#   text hash     c7e906905ea8ecbd
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f81a9228cc377af3
-#   text hash     da298d04c2c960a9
+#   content hash  60972381c5592144
+#   text hash     c301e4a08f800411
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f81a9228cc377af3
-#   text hash     8dd92f5e6823920f
+#   content hash  60972381c5592144
+#   text hash     47161cc1bf7e145e
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f81a9228cc377af3
-#   text hash     bf9e5a5c26928816
+#   content hash  60972381c5592144
+#   text hash     5961de505080823d
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

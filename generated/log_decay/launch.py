@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f81a9228cc377af3
-#   text hash     f7c617dd43978e76
+#   content hash  60972381c5592144
+#   text hash     429293ac721cd4b6
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

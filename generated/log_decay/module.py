@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f81a9228cc377af3
-#   text hash     1774f32a8fc5c23c
+#   content hash  60972381c5592144
+#   text hash     a033243070e12b7b
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

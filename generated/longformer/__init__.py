@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  257793fff7f320c0
-#   text hash     b17228387f63fa6b
+#   content hash  3dfc78f108caa9e4
+#   text hash     167113047e737399
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  257793fff7f320c0
-#   text hash     36d60b315a8d6bdb
+#   content hash  3dfc78f108caa9e4
+#   text hash     bd536c867ef0adbd
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

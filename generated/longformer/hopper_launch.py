@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  257793fff7f320c0
-#   text hash     88956ded6aa877c4
+#   content hash  3dfc78f108caa9e4
+#   text hash     04a74fd6b5ad9af4
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  257793fff7f320c0
-#   text hash     04eed60ee4a800a0
+#   content hash  3dfc78f108caa9e4
+#   text hash     98f16771c17aca6d
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  257793fff7f320c0
-#   text hash     9720ae0551fac16c
+#   content hash  3dfc78f108caa9e4
+#   text hash     c07c7e679378fa4d
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  257793fff7f320c0
-#   text hash     3d3abe452d3d8c91
+#   content hash  3dfc78f108caa9e4
+#   text hash     e09392f77ded1954
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  54c3232750bba625
-#   text hash     dd92d8a081babc85
+#   content hash  1497cf0b5135c056
+#   text hash     f6af661e7dd53b06
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  54c3232750bba625
-#   text hash     b6398ffb611125cb
+#   content hash  1497cf0b5135c056
+#   text hash     88febc33aa15f8c6
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

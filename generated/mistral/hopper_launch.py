@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  54c3232750bba625
-#   text hash     e8c88dabaad33242
+#   content hash  1497cf0b5135c056
+#   text hash     50c9ebfac8ea8ba6
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  54c3232750bba625
-#   text hash     0fad924b7f315951
+#   content hash  1497cf0b5135c056
+#   text hash     a300c06f749689fb
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

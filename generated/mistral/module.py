@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  54c3232750bba625
-#   text hash     2edd8b89ac4186b3
+#   content hash  1497cf0b5135c056
+#   text hash     c09e29ad15b5e0cb
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

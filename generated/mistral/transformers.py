@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  54c3232750bba625
-#   text hash     375cbed7a7016a39
+#   content hash  1497cf0b5135c056
+#   text hash     908e95781e5b5fd6
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

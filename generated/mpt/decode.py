@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d4ad0e8600160271
-#   text hash     09d14253d6512b3a
+#   content hash  1d3e0ca0b7af2581
+#   text hash     8a60d2b183c634e0
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d4ad0e8600160271
-#   text hash     664336008ba73b0c
+#   content hash  1d3e0ca0b7af2581
+#   text hash     ba6244503885de08
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d4ad0e8600160271
-#   text hash     93e5932d4cc9d21d
+#   content hash  1d3e0ca0b7af2581
+#   text hash     d52de14be8476108
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

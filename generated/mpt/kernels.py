@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d4ad0e8600160271
-#   text hash     408299f1b20214d1
+#   content hash  1d3e0ca0b7af2581
+#   text hash     75157336897cb53c
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

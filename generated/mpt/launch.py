@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d4ad0e8600160271
-#   text hash     feb3227d20e7ace8
+#   content hash  1d3e0ca0b7af2581
+#   text hash     862bc3b5f6bc44ad
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

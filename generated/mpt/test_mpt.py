@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d4ad0e8600160271
-#   text hash     811d2eb929c1e442
+#   content hash  1d3e0ca0b7af2581
+#   text hash     4bdfd1cb4f4d827e
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3239b0d93a8912f4
-#   text hash     505d6f38ebe3897d
+#   content hash  537aea048f3aaf87
+#   text hash     a81a6f00e0db485b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

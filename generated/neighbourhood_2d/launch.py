@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3239b0d93a8912f4
-#   text hash     9f896d10c9295f2f
+#   content hash  537aea048f3aaf87
+#   text hash     50c4a9dd1df0c572
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3239b0d93a8912f4
-#   text hash     0d149a689e4a8a1d
+#   content hash  537aea048f3aaf87
+#   text hash     9ebf47d241cdde83
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

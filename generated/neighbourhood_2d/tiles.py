@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3239b0d93a8912f4
-#   text hash     59559a2e8399350e
+#   content hash  537aea048f3aaf87
+#   text hash     a0b750cae9d6bd7f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

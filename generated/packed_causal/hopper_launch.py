@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0d7ec9e9c6cd1d20
-#   text hash     4ef8ea8db7343de7
+#   content hash  62693898082d2aab
+#   text hash     68047c84734677d3
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

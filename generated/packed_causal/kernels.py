@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0d7ec9e9c6cd1d20
-#   text hash     5f34454e7f84eb08
+#   content hash  62693898082d2aab
+#   text hash     7a8c0c6b5275ce73
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0d7ec9e9c6cd1d20
-#   text hash     6470e1439bf8fc7f
+#   content hash  62693898082d2aab
+#   text hash     1f9739c08e7bf1c3
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0d7ec9e9c6cd1d20
-#   text hash     c7644134d0a3815c
+#   content hash  62693898082d2aab
+#   text hash     35f94eed59d8eb73
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0d7ec9e9c6cd1d20
-#   text hash     45b7d72424180e02
+#   content hash  62693898082d2aab
+#   text hash     e0ab9503f9874a72
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

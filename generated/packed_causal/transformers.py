@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0d7ec9e9c6cd1d20
-#   text hash     942f4bb089226783
+#   content hash  62693898082d2aab
+#   text hash     0decbca01809853a
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

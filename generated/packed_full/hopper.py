@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  dc0740c225a242ad
-#   text hash     11d91534e35896e6
+#   content hash  c5974a29ec39898e
+#   text hash     718af7ed19a50d04
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  dc0740c225a242ad
-#   text hash     de94a4573df2cd4c
+#   content hash  c5974a29ec39898e
+#   text hash     273ab3cf39117337
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  dc0740c225a242ad
-#   text hash     c49506f242df49de
+#   content hash  c5974a29ec39898e
+#   text hash     5f1a7e75f1293425
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  dc0740c225a242ad
-#   text hash     319a81da9768c9e4
+#   content hash  c5974a29ec39898e
+#   text hash     e56324cf672a79a6
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

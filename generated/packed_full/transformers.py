@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  dc0740c225a242ad
-#   text hash     4a30039c77001208
+#   content hash  c5974a29ec39898e
+#   text hash     c9c9e832ccd51fd6
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3eea7c0ca398bb18
-#   text hash     ddd16d2c941ceb13
+#   content hash  722f733637d8fe6d
+#   text hash     a072b373b4f92ca4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

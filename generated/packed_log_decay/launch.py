@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3eea7c0ca398bb18
-#   text hash     403fec63e0fdf3c1
+#   content hash  722f733637d8fe6d
+#   text hash     8b6a147e19615b6d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3eea7c0ca398bb18
-#   text hash     3d4e0d2bfbeb25a8
+#   content hash  722f733637d8fe6d
+#   text hash     ba475bcacba788f5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

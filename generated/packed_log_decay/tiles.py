@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3eea7c0ca398bb18
-#   text hash     66a8012da18dfe2c
+#   content hash  722f733637d8fe6d
+#   text hash     f0fd367cb18c13ff
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

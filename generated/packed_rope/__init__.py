@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6a1a128412175f5b
-#   text hash     6803da0b4d3eb974
+#   content hash  4def486d60bb6e8d
+#   text hash     6288d10472916c69
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

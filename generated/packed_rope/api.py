@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6a1a128412175f5b
-#   text hash     d8b0df19c80e9b81
+#   content hash  4def486d60bb6e8d
+#   text hash     1d6c190b768c2b72
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6a1a128412175f5b
-#   text hash     14ba60a19153c0c9
+#   content hash  4def486d60bb6e8d
+#   text hash     21caf79d8a4c76d7
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

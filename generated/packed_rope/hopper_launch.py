@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6a1a128412175f5b
-#   text hash     39b7a0b002bb6688
+#   content hash  4def486d60bb6e8d
+#   text hash     8e8abf38d9d7aa8a
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6a1a128412175f5b
-#   text hash     8e6f58b41875d6eb
+#   content hash  4def486d60bb6e8d
+#   text hash     7c315e8df7efd5cf
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6a1a128412175f5b
-#   text hash     91b1a729545ed443
+#   content hash  4def486d60bb6e8d
+#   text hash     9a9874bee5f7ab62
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1a536852667bbda4
-#   text hash     7e0aa7eb16a03ed2
+#   content hash  9eca7966a0e1aca1
+#   text hash     6706f4a2a8bdbb2d
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

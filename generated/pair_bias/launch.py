@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1a536852667bbda4
-#   text hash     5572ee6d99871d4d
+#   content hash  9eca7966a0e1aca1
+#   text hash     62d9d3eed430d4e9
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1a536852667bbda4
-#   text hash     d6a19dcda208d41b
+#   content hash  9eca7966a0e1aca1
+#   text hash     47c2e48bfdaab170
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1a536852667bbda4
-#   text hash     9d8de48cf2e39305
+#   content hash  9eca7966a0e1aca1
+#   text hash     745d967e596f3eb0
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1a536852667bbda4
-#   text hash     ee0df3da2704cb49
+#   content hash  9eca7966a0e1aca1
+#   text hash     65162582ecd48e98
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

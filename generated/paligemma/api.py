@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b086a87463291447
-#   text hash     be1ab65590f202a9
+#   content hash  8ada6136270546cf
+#   text hash     31f240c1217c0dbf
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b086a87463291447
-#   text hash     9a00a3c4a77b79fa
+#   content hash  8ada6136270546cf
+#   text hash     37197f2281c060dd
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

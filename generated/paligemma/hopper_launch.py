@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b086a87463291447
-#   text hash     cad0aa943d98f253
+#   content hash  8ada6136270546cf
+#   text hash     f2c7e2984123e05c
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b086a87463291447
-#   text hash     cbe5c1db09518b2b
+#   content hash  8ada6136270546cf
+#   text hash     3bf888e8d7f148de
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b086a87463291447
-#   text hash     06839bb77f5b2d60
+#   content hash  8ada6136270546cf
+#   text hash     1f8cc72dd33cfcac
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  970202e9da604849
-#   text hash     15edc25b883172aa
+#   content hash  93f2129b7cd0de99
+#   text hash     10f55c5a5b984d67
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

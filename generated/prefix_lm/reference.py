@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  970202e9da604849
-#   text hash     75b430b04de5580c
+#   content hash  93f2129b7cd0de99
+#   text hash     a54f96293e4ea582
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

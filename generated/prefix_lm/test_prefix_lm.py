@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  970202e9da604849
-#   text hash     4f91609e47281512
+#   content hash  93f2129b7cd0de99
+#   text hash     9d03cc4c2f9f4f40
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  970202e9da604849
-#   text hash     de97005b3ca48e4c
+#   content hash  93f2129b7cd0de99
+#   text hash     61ec9dd0491e4e60
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f7b1dae78e089869
-#   text hash     e74b736fddd16af4
+#   content hash  82be4f07cb927a03
+#   text hash     1b62e27fdbf2bb82
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f7b1dae78e089869
-#   text hash     380038cf3a4d43ac
+#   content hash  82be4f07cb927a03
+#   text hash     2f33c4909b968518
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py gets."""
 

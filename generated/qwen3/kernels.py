@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f7b1dae78e089869
-#   text hash     4b9e079fd180905d
+#   content hash  82be4f07cb927a03
+#   text hash     f6dbae1398a54bd3
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f7b1dae78e089869
-#   text hash     115364433cdc184d
+#   content hash  82be4f07cb927a03
+#   text hash     63140e0927a7bab5
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

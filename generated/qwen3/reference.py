@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f7b1dae78e089869
-#   text hash     c69b4515f4d6a742
+#   content hash  82be4f07cb927a03
+#   text hash     78fb0d95b7e33999
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

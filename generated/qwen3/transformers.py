@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f7b1dae78e089869
-#   text hash     79c9eea3c2bccb85
+#   content hash  82be4f07cb927a03
+#   text hash     1d24650b32c1c491
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9b4863600ff18e53
-#   text hash     7d0567bd3f1c91f1
+#   content hash  667723effae3ad36
+#   text hash     a88a37b589b35b75
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9b4863600ff18e53
-#   text hash     620b32d371ea46f3
+#   content hash  667723effae3ad36
+#   text hash     af124b4e28ba4482
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9b4863600ff18e53
-#   text hash     267aad0fb64bb5f9
+#   content hash  667723effae3ad36
+#   text hash     a2b74199feca94f1
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

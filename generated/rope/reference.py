@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9b4863600ff18e53
-#   text hash     22b7940a772c61b1
+#   content hash  667723effae3ad36
+#   text hash     e15352cae3df099e
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9b4863600ff18e53
-#   text hash     71553beb142b7347
+#   content hash  667723effae3ad36
+#   text hash     7ac9e978a719cab4
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

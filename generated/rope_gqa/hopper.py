@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b14bcedf08dd5474
-#   text hash     e8f0bc32a5f6767f
+#   content hash  ea15f6dee9781a99
+#   text hash     2d54dfb6424d36e5
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b14bcedf08dd5474
-#   text hash     b3d5181c9b721e81
+#   content hash  ea15f6dee9781a99
+#   text hash     7b7abb12ab6b4dca
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py gets."""
 

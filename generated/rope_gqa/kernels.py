@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b14bcedf08dd5474
-#   text hash     c81d3f95b5b867ba
+#   content hash  ea15f6dee9781a99
+#   text hash     d8c229057176418c
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4b851cf7043357d8
-#   text hash     ff5af9e52724e317
+#   content hash  11a4e11b67c11bea
+#   text hash     37db4f101992223e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

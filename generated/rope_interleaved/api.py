@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4b851cf7043357d8
-#   text hash     75e3a7e3e11d9ce5
+#   content hash  11a4e11b67c11bea
+#   text hash     fad271afebc403bb
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4b851cf7043357d8
-#   text hash     5a93e428f6d3fdf2
+#   content hash  11a4e11b67c11bea
+#   text hash     18ecb1707c04b72d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py gets."""
 

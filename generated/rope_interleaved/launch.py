@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4b851cf7043357d8
-#   text hash     85cdf9bfa19ecf6a
+#   content hash  11a4e11b67c11bea
+#   text hash     aace44b649f0ef85
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

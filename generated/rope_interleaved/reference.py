@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4b851cf7043357d8
-#   text hash     fdbd82419d6db826
+#   content hash  11a4e11b67c11bea
+#   text hash     6604984a77feb3bd
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

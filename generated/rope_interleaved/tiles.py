@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4b851cf7043357d8
-#   text hash     a5fb9535ddeb3222
+#   content hash  11a4e11b67c11bea
+#   text hash     76a4201de2b08225
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

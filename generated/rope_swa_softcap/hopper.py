@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c65ffc411cad30d3
-#   text hash     39de7d74547ff0a3
+#   content hash  ec374ba419f3ff67
+#   text hash     ec9b1009ec1dcaae
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c65ffc411cad30d3
-#   text hash     20857f8a6935e33e
+#   content hash  ec374ba419f3ff67
+#   text hash     3905e59c4d6392dd
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

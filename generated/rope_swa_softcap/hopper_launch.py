@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c65ffc411cad30d3
-#   text hash     d7c50745d4eb611e
+#   content hash  ec374ba419f3ff67
+#   text hash     5f55887bdea28cd5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

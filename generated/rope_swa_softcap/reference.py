@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c65ffc411cad30d3
-#   text hash     a705ac1b56835629
+#   content hash  ec374ba419f3ff67
+#   text hash     0522aa1aae2f5f77
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

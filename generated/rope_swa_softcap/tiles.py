@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c65ffc411cad30d3
-#   text hash     02200d2bfefd5ded
+#   content hash  ec374ba419f3ff67
+#   text hash     f09ecd01e69f9c98
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

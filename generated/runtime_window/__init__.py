@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cf3ce536d6636899
-#   text hash     0a0defffaa1a2bd8
+#   content hash  8954f79deb4a02c4
+#   text hash     cf8b7747f3b5a89c
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

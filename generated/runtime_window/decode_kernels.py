@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cf3ce536d6636899
-#   text hash     a33ee9bfd372a33b
+#   content hash  8954f79deb4a02c4
+#   text hash     e015cf1f9f5db065
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

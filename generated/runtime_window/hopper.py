@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cf3ce536d6636899
-#   text hash     ad1c4e8cd64e4ef6
+#   content hash  8954f79deb4a02c4
+#   text hash     d8a935d382877a2b
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cf3ce536d6636899
-#   text hash     0a1728cd18109758
+#   content hash  8954f79deb4a02c4
+#   text hash     9b3d6d63ec11cde0
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cf3ce536d6636899
-#   text hash     fbf12d5711f630b8
+#   content hash  8954f79deb4a02c4
+#   text hash     e6c5d726394ef2f8
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  929317d4e61fc767
-#   text hash     324e8c04bf15eaac
+#   content hash  653acbbe00f60918
+#   text hash     5a8672e5cf9bf870
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

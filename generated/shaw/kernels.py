@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  929317d4e61fc767
-#   text hash     399e5bc8bec3425e
+#   content hash  653acbbe00f60918
+#   text hash     8db3d70e3d685f18
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  929317d4e61fc767
-#   text hash     386d86d9836326e2
+#   content hash  653acbbe00f60918
+#   text hash     ae234f7c9c6a9e83
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  929317d4e61fc767
-#   text hash     f7cfdbdff1910740
+#   content hash  653acbbe00f60918
+#   text hash     2a4074957434531e
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  929317d4e61fc767
-#   text hash     fc8edacd2f3a032f
+#   content hash  653acbbe00f60918
+#   text hash     a79c7f34af6d32da
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

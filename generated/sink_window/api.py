@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  69e1e512da4f59aa
-#   text hash     c4c5ab87ffff595a
+#   content hash  6c6438fa2f71dcd9
+#   text hash     1ea7d8f8130e8891
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

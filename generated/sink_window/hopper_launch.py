@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  69e1e512da4f59aa
-#   text hash     c6614336c55acc63
+#   content hash  6c6438fa2f71dcd9
+#   text hash     a0cb6850370700f5
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  69e1e512da4f59aa
-#   text hash     455ec808924dd540
+#   content hash  6c6438fa2f71dcd9
+#   text hash     b9b652d3569bb04d
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  69e1e512da4f59aa
-#   text hash     743f7bb120df8d43
+#   content hash  6c6438fa2f71dcd9
+#   text hash     1018694ea3e51ff7
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  69e1e512da4f59aa
-#   text hash     b5b6c22362134319
+#   content hash  6c6438fa2f71dcd9
+#   text hash     566ad9d0438025e5
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bb489b654fdd822d
-#   text hash     cdaa8de97352da1b
+#   content hash  785c0bf3168cf679
+#   text hash     54691a64508e8af7
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

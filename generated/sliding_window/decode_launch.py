@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bb489b654fdd822d
-#   text hash     095d9c74725552d2
+#   content hash  785c0bf3168cf679
+#   text hash     3d4f9e511435c5cd
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bb489b654fdd822d
-#   text hash     c52de2c8480dc2cd
+#   content hash  785c0bf3168cf679
+#   text hash     f6794364f1ec0bd1
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

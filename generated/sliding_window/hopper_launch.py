@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bb489b654fdd822d
-#   text hash     cb8dddbe77363014
+#   content hash  785c0bf3168cf679
+#   text hash     f6508f1f61151ae6
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

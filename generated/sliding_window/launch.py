@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bb489b654fdd822d
-#   text hash     9ef3ba61e589ae95
+#   content hash  785c0bf3168cf679
+#   text hash     d5b823bbdd3326e4
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  475e39f770368abb
-#   text hash     e34e1fd4047790e9
+#   content hash  aa9e2dcab878381b
+#   text hash     7e9c676b24e43057
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  475e39f770368abb
-#   text hash     f0b2917aff3f1832
+#   content hash  aa9e2dcab878381b
+#   text hash     c20b7673175a6f97
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

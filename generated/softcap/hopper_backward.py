@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  475e39f770368abb
-#   text hash     39b4f5bcf69abc26
+#   content hash  aa9e2dcab878381b
+#   text hash     f57953663c86f532
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

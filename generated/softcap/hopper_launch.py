@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  475e39f770368abb
-#   text hash     34ccd0461d3e0d4f
+#   content hash  aa9e2dcab878381b
+#   text hash     fbbdac3efa7abcd3
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  475e39f770368abb
-#   text hash     1577ef587680d6e0
+#   content hash  aa9e2dcab878381b
+#   text hash     0feb1736f12c4d4b
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

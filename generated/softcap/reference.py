@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  475e39f770368abb
-#   text hash     0521df71fcd03ba3
+#   content hash  aa9e2dcab878381b
+#   text hash     922dd4d62bcb2442
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

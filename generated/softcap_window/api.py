@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  80218a628b428b6b
-#   text hash     c2f1fd0571d3f62b
+#   content hash  a8089e484c628967
+#   text hash     6385272db7881bd1
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

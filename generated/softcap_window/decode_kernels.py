@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  80218a628b428b6b
-#   text hash     82201b9093b567cd
+#   content hash  a8089e484c628967
+#   text hash     b0a66307f93749e3
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

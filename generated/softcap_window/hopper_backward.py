@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  80218a628b428b6b
-#   text hash     cc9017dc36f6dbb7
+#   content hash  a8089e484c628967
+#   text hash     973aac11d25a7468
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  80218a628b428b6b
-#   text hash     0574a58968dafcf4
+#   content hash  a8089e484c628967
+#   text hash     4c9e3953221dbe79
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

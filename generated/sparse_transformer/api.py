@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4dec314573929878
-#   text hash     36a1372285680fdb
+#   content hash  466f3116b7bede29
+#   text hash     13ce8f8d297e4eb9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4dec314573929878
-#   text hash     e36b7d8de114a3dc
+#   content hash  466f3116b7bede29
+#   text hash     d7a573998b191eba
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

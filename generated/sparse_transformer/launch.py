@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4dec314573929878
-#   text hash     1e6a7f5109ff2970
+#   content hash  466f3116b7bede29
+#   text hash     d40b3d58a8acffec
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

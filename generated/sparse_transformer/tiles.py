@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4dec314573929878
-#   text hash     73a0ec3aa93f7c7a
+#   content hash  466f3116b7bede29
+#   text hash     7e1a73f0f45db9e1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

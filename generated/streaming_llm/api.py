@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d96feec41471a01b
-#   text hash     c3d22cfce50f1735
+#   content hash  01dcc8a73feda702
+#   text hash     5903a102a832f521
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

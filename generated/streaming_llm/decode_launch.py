@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d96feec41471a01b
-#   text hash     2b6186e31e89a460
+#   content hash  01dcc8a73feda702
+#   text hash     5cb9b54d75aa8e3e
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

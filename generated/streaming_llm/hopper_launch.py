@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d96feec41471a01b
-#   text hash     1ce80038333feeb0
+#   content hash  01dcc8a73feda702
+#   text hash     a6260561c930fb03
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d96feec41471a01b
-#   text hash     cb8a1a2c67c311bb
+#   content hash  01dcc8a73feda702
+#   text hash     b525e9cd7e439461
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

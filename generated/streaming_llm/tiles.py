@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d96feec41471a01b
-#   text hash     401a8b925fc6a968
+#   content hash  01dcc8a73feda702
+#   text hash     92060cd8a11b6502
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5720ad0b7dc5b90f
-#   text hash     4b808a7303e16bad
+#   content hash  4ed86c1ecdc8bae7
+#   text hash     a338a5fe8fd397f2
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5720ad0b7dc5b90f
-#   text hash     945e901f07488aff
+#   content hash  4ed86c1ecdc8bae7
+#   text hash     fdf64ead6236990d
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5720ad0b7dc5b90f
-#   text hash     926e1cc116dc7f45
+#   content hash  4ed86c1ecdc8bae7
+#   text hash     362861e7c2365c7c
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

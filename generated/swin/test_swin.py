@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5720ad0b7dc5b90f
-#   text hash     c2aaa5b89244f424
+#   content hash  4ed86c1ecdc8bae7
+#   text hash     424079e613f05863
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5720ad0b7dc5b90f
-#   text hash     a815c82ffa94bd3d
+#   content hash  4ed86c1ecdc8bae7
+#   text hash     12c240e4acc8ceb1
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bf705d125a21e943
-#   text hash     875eac59b9b311d3
+#   content hash  3ca7e76d98a56f95
+#   text hash     ffe9ef604977070f
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

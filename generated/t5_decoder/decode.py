@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bf705d125a21e943
-#   text hash     78376482475923e9
+#   content hash  3ca7e76d98a56f95
+#   text hash     581ee2732ed73e1c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

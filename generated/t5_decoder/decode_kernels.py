@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bf705d125a21e943
-#   text hash     e343aae31588b830
+#   content hash  3ca7e76d98a56f95
+#   text hash     991f486687cea0d3
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

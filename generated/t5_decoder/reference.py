@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bf705d125a21e943
-#   text hash     496aec7884a32238
+#   content hash  3ca7e76d98a56f95
+#   text hash     5d96e8e15aeb302b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

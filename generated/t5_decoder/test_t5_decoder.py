@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bf705d125a21e943
-#   text hash     e873fc3e3185f4f6
+#   content hash  3ca7e76d98a56f95
+#   text hash     9fffbcb3a0f4e563
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

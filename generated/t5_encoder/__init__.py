@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5166724e61ccc982
-#   text hash     10ec90b3892a0d8c
+#   content hash  6ea84659cf0fca84
+#   text hash     73d5b97fe0d9bdba
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

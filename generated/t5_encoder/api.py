@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5166724e61ccc982
-#   text hash     7abedd6d5fdf2f29
+#   content hash  6ea84659cf0fca84
+#   text hash     29c8ac26e35e6970
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5166724e61ccc982
-#   text hash     485b7156b47a693b
+#   content hash  6ea84659cf0fca84
+#   text hash     c1a00d57d2e05e4a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5166724e61ccc982
-#   text hash     f7c82e6e4305ffe7
+#   content hash  6ea84659cf0fca84
+#   text hash     15022e071859dd84
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5166724e61ccc982
-#   text hash     24377342a0ff31f5
+#   content hash  6ea84659cf0fca84
+#   text hash     2a096cba5fc9d1ca
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0ba4e0e26adbe44f
-#   text hash     9ff7f075992efb84
+#   content hash  903abf071256095b
+#   text hash     2f128b58459d91eb
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py gets."""
 

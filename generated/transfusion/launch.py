@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0ba4e0e26adbe44f
-#   text hash     8b97216685a59fe5
+#   content hash  903abf071256095b
+#   text hash     9ca3be4122559c92
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0ba4e0e26adbe44f
-#   text hash     94a0c2d9a32f55c0
+#   content hash  903abf071256095b
+#   text hash     a436a6fa79358154
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0ba4e0e26adbe44f
-#   text hash     a6f032d0dbdafaa1
+#   content hash  903abf071256095b
+#   text hash     4f25f207196799dd
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0ba4e0e26adbe44f
-#   text hash     152fcb09b43dcd9e
+#   content hash  903abf071256095b
+#   text hash     bac9fdaa1053c996
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

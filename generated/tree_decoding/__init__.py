@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d716b914625af104
-#   text hash     3129e4f849456945
+#   content hash  06d7131fd9af6a57
+#   text hash     e0e0d1aea7e309b4
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

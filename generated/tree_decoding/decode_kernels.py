@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d716b914625af104
-#   text hash     b93b1ad9e1c894d7
+#   content hash  06d7131fd9af6a57
+#   text hash     b3feb471b180b185
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

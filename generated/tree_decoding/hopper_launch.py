@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d716b914625af104
-#   text hash     641f33226184153c
+#   content hash  06d7131fd9af6a57
+#   text hash     bce7ed8503ce5b3e
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d716b914625af104
-#   text hash     bca289ed547bd94b
+#   content hash  06d7131fd9af6a57
+#   text hash     d7d9992a5f0d725b
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -7,11 +7,15 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from triton import knobs
+from triton.runtime import driver
 
 import attnforge
 from attnforge.gpu import bench
@@ -144,6 +148,112 @@ def test_an_lse_is_described_where_each_heads_begins_at_16_bytes(
     found = runtime.vector_source(lse, 4)
     assert isinstance(found, runtime.TensorDescriptor) == described
     assert not described or (found.base is lse and found.shape == [lse.numel()])
+
+
+class Compiled:
+    """A kernel as Triton has compiled it, whose launcher in C notes what it gets."""
+
+    packed_metadata, name, metadata = (4, 1, 0), "kernel", None
+
+    def __init__(self, together: bool, **launcher: int) -> None:
+        self.function, self.notes = object(), list[tuple[Any, ...]]()
+        scratch = {"global_scratch_size": 0, "profile_scratch_size": 0} | launcher
+        self.run = Launcher(lambda *given: self.notes.append(given), together, **scratch)
+
+    def __getitem__(self, grid: tuple[int, int, int]) -> Callable[..., None]:
+        def run(*given: Any, stream: int | None = None) -> None:
+            hooks = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
+            self.run(
+                *grid, 5 if stream is None else stream, self.function, self.packed_metadata, "name", *hooks, *given
+            )
+
+        return run
+
+
+class Launcher:
+    """What stands before the launcher in C: `together` as from triton 3.7 on."""
+
+    def __init__(self, launch: Callable[..., None], together: bool, **scratch: int) -> None:
+        self.launch, self.together = launch, together
+        vars(self).update(scratch)
+
+    def __call__(self, x: int, y: int, z: int, stream: int, function: object, *rest: Any) -> None:
+        scratch = [size and "room" for name, size in vars(self).items() if name.endswith("_scratch_size")]
+        before, given = rest[:4], rest[4:]
+        if self.together:
+            self.launch(x, y, z, stream, function, True, *before, *scratch, [], b"", given)
+        else:
+            self.launch(x, y, z, stream, function, True, *scratch, *before, *given)
+
+
+def started(runtime: ModuleType, compiled: Compiled, *given: Any, stream: int | None = None) -> list[tuple[Any, ...]]:
+    """What reaches the launcher in C by our way and by Triton's, without what tells hooks of a launch."""
+    compiled.notes.clear()
+    for start in (runtime.starter(compiled, (3, 2, 1)), compiled[3, 2, 1]):
+        start(*given, stream=stream)
+    told = "name", knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
+    return [tuple(None if any(x is hook for hook in told) else x for x in note) for note in compiled.notes]
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_kernels_start_as_triton_would_start_them(
+    together: bool, runtime: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    active = SimpleNamespace(get_current_device=lambda: 1, get_current_stream=lambda device: 4 + device)
+    monkeypatch.setattr(runtime, "driver", SimpleNamespace(active=active))
+    compiled = Compiled(together)
+    for stream in (None, 7):
+        for given in ((), (None,), (1, 2.5, None, "q")):
+            ours, usual = started(runtime, compiled, *given, stream=stream)
+            assert ours == usual
+            assert ours[:5] == (3, 2, 1, stream or 5, compiled.function)
+
+
+@pytest.mark.parametrize("kind", ["global", "profile"])
+def test_kernels_that_want_room_start_by_way_of_triton(kind: str, runtime: ModuleType) -> None:
+    ours, usual = started(runtime, Compiled(True, **{f"{kind}_scratch_size": 16}), 1)
+    assert ours == usual and "room" in ours
+
+
+@pytest.mark.parametrize("hook", ["launch_enter_hook", "launch_exit_hook"])
+@pytest.mark.parametrize("chained", [False, True])
+def test_hooks_of_triton_are_told_of_launches(
+    hook: str, chained: bool, runtime: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(metadata: Any) -> None:
+        pass
+
+    if chained:
+        monkeypatch.setattr(getattr(knobs.runtime, hook), "calls", [told])
+    else:
+        monkeypatch.setattr(knobs.runtime, hook, told)
+    compiled = Compiled(True)
+    runtime.starter(compiled, (3, 2, 1))(1, stream=5)
+    assert compiled.notes[0][7:10] == ("name", knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook)
+
+
+def test_triton_still_has_the_launcher_that_is_looked_for(runtime: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    from triton.backends.nvidia.driver import CudaLauncher
+
+    monkeypatch.setattr(driver, "_active", SimpleNamespace())  # triton looks for it first of all, from 3.8 on
+
+    compiled, run = Compiled(True), object.__new__(CudaLauncher)
+    names = "launch_cooperative_grid", "launch_pdl", "gsan_enabled", "arg_annotations", "kernel_signature"
+    names += "num_ctas", "global_scratch_align", "profile_scratch_align"
+    vars(run).update(vars(compiled.run), **dict.fromkeys(names, 0))
+    compiled.run = run
+    ours, usual = started(runtime, compiled, 1, 2.5, None, stream=7)
+    assert ours == usual and len(compiled.notes) == 2
+    assert "name" not in compiled.notes[0] and "name" in compiled.notes[1]
+
+
+def test_kernels_get_addresses_of_tensors(runtime: ModuleType) -> None:
+    x = torch.zeros(3)
+    assert runtime.refill(x, x)(x[1:]) == x[1:].data_ptr()
+    assert runtime.refill(None, None) is runtime.refill(0.5, 0.5) is None
+    rows = runtime.TensorDescriptor(torch.zeros(16), [16], [1], [16])
+    other = torch.ones(16)
+    assert runtime.refill(rows, rows.base)(other).base is other
 
 
 def test_no_two_packages_share_an_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

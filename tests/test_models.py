@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -51,10 +49,9 @@ def test_each_case_takes_a_step(case: models.Case) -> None:
 
 
 @pytest.mark.slow
-def test_a_record_can_be_made_into_the_table(tmp_path: Path) -> None:
+def test_a_record_can_be_made_into_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "models.json"
-    command = [sys.executable, models.__file__, "--tiny", "--only", "deepseek", "--json", str(out)]
-    done = subprocess.run(command, env=os.environ, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    monkeypatch.setattr(sys, "argv", ["models.py", "--tiny", "--only", "deepseek", "--json", str(out)])
+    models.main()
     told = rows(models.page(models.PAGE.read_text(encoding="utf-8"), json.loads(out.read_text())))["DeepSeek V2, V3"]
     assert re.fullmatch(r"eager \d+\.\d\d \(sdpa\)", told)

@@ -185,6 +185,13 @@ UNASSEMBLED = """
 from triton.backends.nvidia.compiler import CUDABackend
 CUDABackend.make_cubin = lambda *_: b""
 """
+# likewise, of what comes before LLVM
+UNLOWERED = """
+from triton.backends.nvidia.compiler import CUDABackend
+CUDABackend.make_llir = lambda self, source, metadata, *_: metadata.update(shared=0, name="unlowered") or ""
+CUDABackend.make_ptx = lambda *_: ""
+CUDABackend.make_cubin = lambda *_: b""
+"""
 OPERANDS = """
 for name in ("neighbourhood_2d", "packed_causal"):
     for case in cases(resources.variants()[name], 64, "fp16", "sm_90"):
@@ -198,7 +205,7 @@ for name in ("neighbourhood_2d", "packed_causal"):
 
 def test_operands_that_outlive_a_step_stay_in_shared_memory(compiler: Compiler, tmp_path: Path) -> None:
     # in registers they were overwritten by the compiled code, see benchmarks/NOTES.md
-    found = {tuple(line.split()) for line in compiler.run(PACKAGE + UNASSEMBLED + OPERANDS, tmp_path)}
+    found = {tuple(line.split()) for line in compiler.run(PACKAGE + UNLOWERED + OPERANDS, tmp_path)}
     assert {(kernel, made) for _, kernel, made, _ in found} == {
         ("forward", "score"), ("backward_dkv", "score"), ("backward_dkv", "dp"), ("backward_dq", "score"),
         ("backward_dq", "dp"), ("measure", "score"),
@@ -242,7 +249,8 @@ def test_columns_are_loaded_ahead_and_what_is_read_back_is_not(compiler: Compile
 
 
 SIGNS = """
-for case in cases(Path(sys.argv[2]), 64, "fp16", "sm_90"):
+# a kernel's tiles differ in numbers alone
+for case in {case.name: case for case in reversed(cases(Path(sys.argv[2]), 64, "fp16", "sm_90"))}.values():
     text = compile.compiled(case, targets["sm_90"])[0].asm["ptx"]
     signed = set(re.findall(r"neg\\.s32\\s+(%r\\d+)", text))
     extremes = re.findall(r"(?:max|min)\\.s32\\s+%r\\d+, (%r\\d+), (%r?\\d+|-\\d+)", text)

@@ -5,6 +5,7 @@ Anything that is not a sum stays whole as an atom of the form. The proofs are on
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -35,13 +36,15 @@ class Linear:
     def __add__(self, other: Linear | int) -> Linear:
         if isinstance(other, int):
             return Linear(self.terms, self.constant + other)
+        if not self.terms or not other.terms:
+            return Linear(self.terms or other.terms, self.constant + other.constant)
         terms = dict(self.terms)
         for atom, factor in other.terms:
             terms[atom] = terms.get(atom, 0) + factor
         return Linear.of(terms, self.constant + other.constant)
 
     def __mul__(self, factor: int) -> Linear:
-        return Linear.of({atom: f * factor for atom, f in self.terms}, self.constant * factor)
+        return Linear(tuple((atom, f * factor) for atom, f in self.terms) if factor else (), self.constant * factor)
 
     def __neg__(self) -> Linear:
         return self * -1
@@ -104,10 +107,16 @@ def _int(op: str, *args: Node) -> Node:
     return Node(op, args, type="int")
 
 
+@functools.lru_cache(2**14)
 def _place(node: Node) -> tuple[int, str]:
     """Sort key of an atom in a sum: positions, then what is made of them, then scalars."""
     positions = any(n.op == "var" and str(n.value) not in _COUNTS for n in node.walk())
-    return (0 if node.op == "var" and positions else 1 if positions else 2), repr(node)
+    return (0 if node.op == "var" and positions else 1 if positions else 2), _text(node)
+
+
+def _text(node: Node) -> str:
+    """All that makes a node equal to another one."""
+    return f"{node.op} ({', '.join(map(_text, node.args))}) {node.value!r} {node.type}"
 
 
 def linear(node: Node) -> Linear:

@@ -26,7 +26,11 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from triton.runtime.errors import OutOfResources
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "generator")]
+
+from attnforge.gpu.turns import turns  # noqa: E402
+
 Call = Callable[[], Any]
 ROUNDS, LONG = 7, 0.015  # rounds of a contender, seconds of each
 PEERS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
@@ -83,9 +87,9 @@ def in_turns(calls: dict[str, Call]) -> dict[str, float]:
             torch.cuda.synchronize()
             continue
         ready[name] = replay, max(5, int(LONG * 1000 / max(clock(replay, 5), 1e-3)))
-    for _ in range(ROUNDS):
-        for name, (replay, count) in ready.items():
-            times.setdefault(name, []).append(clock(replay, count))
+    for i in range(ROUNDS):
+        for name in turns([*ready], i):
+            times.setdefault(name, []).append(clock(*ready[name]))
     return {name: statistics.median(found) for name, found in times.items()}
 
 

@@ -28,7 +28,10 @@ import torch
 import transformers
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "generator")]
+
+from attnforge.gpu.turns import turns  # noqa: E402
+
 RESULTS, PAGE = ROOT / "benchmarks" / "results" / "models.json", ROOT / "docs" / "transformers.md"
 Step = Callable[[], Any]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -246,9 +249,8 @@ def in_turns(title: str, steps: dict[str, Step], rounds: int) -> dict[str, Any]:
             print(f"  {title}, {name}: {type(error).__name__}: {str(error).splitlines()[0][:100]}", file=sys.stderr)
             del steps[name]
     times: dict[str, list[float]] = {name: [] for name in steps}
-    names = [*steps]
     for i in range(rounds):
-        for name in names[i % len(names) :] + names[: i % len(names)]:
+        for name in turns([*steps], i):
             times[name].append(clock(steps[name]))
     found = {name: statistics.median(each) for name, each in times.items()}
     print(f"{title}: " + ", ".join(f"{name} {x:.1f} ms {mib[name]:.0f} MiB" for name, x in found.items()), flush=True)

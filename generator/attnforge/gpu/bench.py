@@ -21,6 +21,7 @@ from . import calls, targets
 from .calls import Call, Sizes
 from .peers import PEERS, Asked, Exported, Peer, module
 from .results import OURS, PASSES, Pair, Result, Row
+from .turns import turns
 
 if TYPE_CHECKING:
     import torch
@@ -253,16 +254,10 @@ def _speed(large: Contender, phase: str) -> float | None:
 
 
 def in_turns(entered: Sequence[Contender], phase: str, clock: Clock) -> None:
-    """Times all calls again and again, so that a GPU's heat and clocks meet all of them alike; the median counts.
-
-    Rounds begin with different ones, and every other one goes backwards: what follows a large product each time would
-    be slower by some percent.
-    """
+    """Times all calls again and again, in turns; the median counts."""
     times: dict[str, list[float]] = {}
     for i in range(ROUNDS):
-        able = [*_able(entered, phase)]
-        first = i // 2 % max(len(able), 1)
-        for one in (*able[first:], *able[:first])[:: -1 if i % 2 else 1]:
+        for one in turns([*_able(entered, phase)], i):
             with one.trial():
                 times.setdefault(one.name, []).append(clock(getattr(one, phase)))
     for one in _able(entered, phase):

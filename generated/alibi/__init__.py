@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  bffbf4a1c61861a9
-#   text hash     63d280d2b6de06cd
+#   content hash  f837518495abca0e
+#   text hash     e92ee51d6274d117
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

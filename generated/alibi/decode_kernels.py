@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  bffbf4a1c61861a9
-#   text hash     de104e193cf6fd7f
+#   content hash  f837518495abca0e
+#   text hash     1b4c4ce6225c1a81
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  bffbf4a1c61861a9
-#   text hash     b043fa5aeb79d70b
+#   content hash  f837518495abca0e
+#   text hash     0b81ccc2d0540f7d
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  bffbf4a1c61861a9
-#   text hash     469778c49842118c
+#   content hash  f837518495abca0e
+#   text hash     c404672953df9e1e
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  bffbf4a1c61861a9
-#   text hash     87bef8a72dd32507
+#   content hash  f837518495abca0e
+#   text hash     3605ce09b77bce33
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5bd54dc1b2ae23a2
-#   text hash     7fcebacfc1e80a58
+#   content hash  0e1d45af81ed445b
+#   text hash     31b2301154a6e22d
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5bd54dc1b2ae23a2
-#   text hash     14ea0e13121fb70c
+#   content hash  0e1d45af81ed445b
+#   text hash     eae585c49eda7482
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

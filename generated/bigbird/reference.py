@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5bd54dc1b2ae23a2
-#   text hash     154bcbc8a754ee2f
+#   content hash  0e1d45af81ed445b
+#   text hash     ab94acbb0bcdc767
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

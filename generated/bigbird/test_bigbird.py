@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5bd54dc1b2ae23a2
-#   text hash     a7b498f09aee900c
+#   content hash  0e1d45af81ed445b
+#   text hash     cdabab493a1c290b
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5bd54dc1b2ae23a2
-#   text hash     6d55e326de5192d3
+#   content hash  0e1d45af81ed445b
+#   text hash     719cea34cc235a20
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

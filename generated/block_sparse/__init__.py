@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5c3df2cbdd1e3b73
-#   text hash     20e40b0e8e467558
+#   content hash  29a0f0cca5c68e97
+#   text hash     f16068a3522164cf
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

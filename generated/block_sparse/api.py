@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5c3df2cbdd1e3b73
-#   text hash     28a5686d81b2a395
+#   content hash  29a0f0cca5c68e97
+#   text hash     b62168725528d418
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

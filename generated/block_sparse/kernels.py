@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5c3df2cbdd1e3b73
-#   text hash     ea916ba57eee12b4
+#   content hash  29a0f0cca5c68e97
+#   text hash     74c4d74e1179cd96
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

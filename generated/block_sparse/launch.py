@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5c3df2cbdd1e3b73
-#   text hash     f75eaafbf06310c3
+#   content hash  29a0f0cca5c68e97
+#   text hash     81cfd4156ad94ee9
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5c3df2cbdd1e3b73
-#   text hash     1c5151bda4df9e05
+#   content hash  29a0f0cca5c68e97
+#   text hash     a8e939f0bf771c46
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  775bd071df1fb8c3
-#   text hash     b9c1ea34c3deb222
+#   content hash  4c52debe4d7cec57
+#   text hash     da757e025b7fe69e
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  775bd071df1fb8c3
-#   text hash     278afd7a18362db2
+#   content hash  4c52debe4d7cec57
+#   text hash     6b0ca45efa5c55f0
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

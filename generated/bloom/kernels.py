@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  775bd071df1fb8c3
-#   text hash     9ebf81bf6832b96a
+#   content hash  4c52debe4d7cec57
+#   text hash     8ddd086f16bca39f
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  775bd071df1fb8c3
-#   text hash     8a27df86b73bb2c5
+#   content hash  4c52debe4d7cec57
+#   text hash     31c30d7916b16874
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

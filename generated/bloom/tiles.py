@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  775bd071df1fb8c3
-#   text hash     72d77046e9b8a894
+#   content hash  4c52debe4d7cec57
+#   text hash     380e80dc4e247065
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  94828b432f1ce785
-#   text hash     0747868e4a0ecbaa
+#   content hash  a511a51bda3fcadf
+#   text hash     2ecf709a255dec32
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

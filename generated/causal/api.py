@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  94828b432f1ce785
-#   text hash     a65b05a50fe20d08
+#   content hash  a511a51bda3fcadf
+#   text hash     2670c44a493267d1
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  94828b432f1ce785
-#   text hash     14af3c39a48a919c
+#   content hash  a511a51bda3fcadf
+#   text hash     0504173ae6a3ddf6
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

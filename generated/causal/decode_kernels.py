@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  94828b432f1ce785
-#   text hash     9e14a07bb5ad51c1
+#   content hash  a511a51bda3fcadf
+#   text hash     9e38874910b09783
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

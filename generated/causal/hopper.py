@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  94828b432f1ce785
-#   text hash     7d5fb313a540c7f0
+#   content hash  a511a51bda3fcadf
+#   text hash     506cebbf24cff6ac
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  94828b432f1ce785
-#   text hash     83d8787a70229ced
+#   content hash  a511a51bda3fcadf
+#   text hash     4795cbb59e041779
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

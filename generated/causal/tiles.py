@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  94828b432f1ce785
-#   text hash     4916d88f297fcef0
+#   content hash  a511a51bda3fcadf
+#   text hash     e2d31563f80274e6
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  94828b432f1ce785
-#   text hash     98e234c98ee147e9
+#   content hash  a511a51bda3fcadf
+#   text hash     e8dd48668ac0fa93
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d3fb8f99b5a8ee5e
-#   text hash     fca6cc8d5ff88b2d
+#   content hash  22d5d77b70db716d
+#   text hash     078f4e135a15ebb9
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d3fb8f99b5a8ee5e
-#   text hash     7b21780fb5de7c08
+#   content hash  22d5d77b70db716d
+#   text hash     9e12d73084fd3d35
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py gets."""
 

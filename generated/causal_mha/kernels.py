@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d3fb8f99b5a8ee5e
-#   text hash     c92b71cdae9e7833
+#   content hash  22d5d77b70db716d
+#   text hash     95cfefa7e5aff798
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

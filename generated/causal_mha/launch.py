@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d3fb8f99b5a8ee5e
-#   text hash     9560f6029fe266de
+#   content hash  22d5d77b70db716d
+#   text hash     5fee796d6de8251e
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d3fb8f99b5a8ee5e
-#   text hash     9ce691b8dec6cf03
+#   content hash  22d5d77b70db716d
+#   text hash     eb64617d51cc73d0
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  070ebc660c649e94
-#   text hash     53d046c3ce3a0aab
+#   content hash  52a8554760f52695
+#   text hash     0a7d6a9dfe3d1369
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

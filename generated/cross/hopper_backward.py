@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  070ebc660c649e94
-#   text hash     53d311b8ba572fe4
+#   content hash  52a8554760f52695
+#   text hash     9c3743c27d47974f
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

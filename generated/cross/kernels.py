@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  070ebc660c649e94
-#   text hash     50c9e8950703ff2b
+#   content hash  52a8554760f52695
+#   text hash     0cd02d935543ca55
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

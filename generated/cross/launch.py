@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  070ebc660c649e94
-#   text hash     f9ae8cc25772e976
+#   content hash  52a8554760f52695
+#   text hash     122d4f316186b950
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  070ebc660c649e94
-#   text hash     fdaff5aaa2b3e111
+#   content hash  52a8554760f52695
+#   text hash     6a07050879455c01
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  070ebc660c649e94
-#   text hash     29ec861ab187ec20
+#   content hash  52a8554760f52695
+#   text hash     e0591eaad492b829
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6451e2a3266ddcde
-#   text hash     6a2a6c603f4a5aae
+#   content hash  eee7452ed322d3e9
+#   text hash     464a6bf66be7ad58
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6451e2a3266ddcde
-#   text hash     2afa9121d3612446
+#   content hash  eee7452ed322d3e9
+#   text hash     ba73b229452a126a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

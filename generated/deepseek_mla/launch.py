@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6451e2a3266ddcde
-#   text hash     1354a67ccfd3f09e
+#   content hash  eee7452ed322d3e9
+#   text hash     1303dbbe70b2fc98
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

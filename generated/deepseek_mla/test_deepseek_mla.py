@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6451e2a3266ddcde
-#   text hash     446163cd810b39cf
+#   content hash  eee7452ed322d3e9
+#   text hash     e81b0809fbed959b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

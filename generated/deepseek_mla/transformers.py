@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6451e2a3266ddcde
-#   text hash     8c7e81cb0c9385e5
+#   content hash  eee7452ed322d3e9
+#   text hash     aef81f64c52b513c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  1df63443ab9294bb
-#   text hash     db6b8fd7b414cdf1
+#   content hash  318d3c8f77826b36
+#   text hash     0a8c5c36609b9f0d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  1df63443ab9294bb
-#   text hash     858655b0c912c9ae
+#   content hash  318d3c8f77826b36
+#   text hash     f34cf05a485f6dae
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

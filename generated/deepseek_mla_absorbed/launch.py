@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  1df63443ab9294bb
-#   text hash     57dcfc86a0faeeb0
+#   content hash  318d3c8f77826b36
+#   text hash     00975e894a6dce4f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

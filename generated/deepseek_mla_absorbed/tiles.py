@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  1df63443ab9294bb
-#   text hash     49d6bf51b1387306
+#   content hash  318d3c8f77826b36
+#   text hash     3edddf2dbced7511
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

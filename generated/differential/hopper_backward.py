@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ae1f45bba6b03bde
-#   text hash     21536b883cb1e20c
+#   content hash  87716efa0669458c
+#   text hash     6c2aeb08e1cb22e4
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

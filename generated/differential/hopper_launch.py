@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ae1f45bba6b03bde
-#   text hash     9a57bba2da7fc5b5
+#   content hash  87716efa0669458c
+#   text hash     8357cd5784e5442d
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ae1f45bba6b03bde
-#   text hash     7d3fcc86385b6b59
+#   content hash  87716efa0669458c
+#   text hash     d9f47d1883711fd3
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

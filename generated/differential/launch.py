@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ae1f45bba6b03bde
-#   text hash     51c05820c83759bd
+#   content hash  87716efa0669458c
+#   text hash     5476f91270b683a5
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

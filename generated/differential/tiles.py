@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ae1f45bba6b03bde
-#   text hash     4e9f137fe04d0587
+#   content hash  87716efa0669458c
+#   text hash     8039094e61d7583c
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

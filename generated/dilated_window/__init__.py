@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9370662224e52e82
-#   text hash     a480548e1f644cee
+#   content hash  52293a654ca5e3ac
+#   text hash     6e94beccaafa3521
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9370662224e52e82
-#   text hash     33304fe450998de6
+#   content hash  52293a654ca5e3ac
+#   text hash     acdc418965639905
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9370662224e52e82
-#   text hash     d4908e0122de417a
+#   content hash  52293a654ca5e3ac
+#   text hash     16d7c06ae76053a4
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

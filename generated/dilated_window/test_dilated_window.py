@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9370662224e52e82
-#   text hash     eddceae11a4e4248
+#   content hash  52293a654ca5e3ac
+#   text hash     b4629a9cde5bd1f7
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9370662224e52e82
-#   text hash     0d37a540b2073e7a
+#   content hash  52293a654ca5e3ac
+#   text hash     0c9009f95f11743d
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c981e9be541d9605
-#   text hash     a3b25f6e16e9f708
+#   content hash  27633c9c0e1ab8be
+#   text hash     851567f9e72680ac
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

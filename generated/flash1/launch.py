@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c981e9be541d9605
-#   text hash     6f705208f2280379
+#   content hash  27633c9c0e1ab8be
+#   text hash     13c50ab31741648c
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

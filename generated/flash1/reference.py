@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c981e9be541d9605
-#   text hash     a8be706719b902e7
+#   content hash  27633c9c0e1ab8be
+#   text hash     ccedcca815493fea
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

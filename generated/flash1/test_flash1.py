@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c981e9be541d9605
-#   text hash     35bd570fe99f13ea
+#   content hash  27633c9c0e1ab8be
+#   text hash     b0848add9866552f
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

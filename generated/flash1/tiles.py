@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c981e9be541d9605
-#   text hash     87ee4b3fef1d7071
+#   content hash  27633c9c0e1ab8be
+#   text hash     306df1d353adb508
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0b0a311418f91679
-#   text hash     e25ca5f811c71a37
+#   content hash  de263c3ffa871b71
+#   text hash     ad89dccacfea1f0c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

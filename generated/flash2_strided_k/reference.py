@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0b0a311418f91679
-#   text hash     0dc5d23f977b5533
+#   content hash  de263c3ffa871b71
+#   text hash     5ff58c61b54019a4
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0b0a311418f91679
-#   text hash     b0ce20ecc29b1cb8
+#   content hash  de263c3ffa871b71
+#   text hash     65bb6e7db2cf2a29
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0b0a311418f91679
-#   text hash     0de1be53c7ad3cf1
+#   content hash  de263c3ffa871b71
+#   text hash     846083dd42a84cc2
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

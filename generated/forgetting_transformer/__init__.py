@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  77597def8d8b30cd
-#   text hash     a82ce6dd523d37eb
+#   content hash  c8a7598c1db4983e
+#   text hash     58a9db455d97e8c5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

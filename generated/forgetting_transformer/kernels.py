@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  77597def8d8b30cd
-#   text hash     a0d884dbfeed06ec
+#   content hash  c8a7598c1db4983e
+#   text hash     6ec15769e6adf3d3
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

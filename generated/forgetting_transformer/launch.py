@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  77597def8d8b30cd
-#   text hash     d568c27022932a6f
+#   content hash  c8a7598c1db4983e
+#   text hash     5c72bc475ff262ff
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

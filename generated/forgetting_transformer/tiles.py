@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  77597def8d8b30cd
-#   text hash     0389af9dac632ac7
+#   content hash  c8a7598c1db4983e
+#   text hash     2048adf3d7f7b157
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  632ad76cfbdcd268
-#   text hash     450a4f576136a952
+#   content hash  4dd474e6b2d370ca
+#   text hash     126d515e66833ca9
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  632ad76cfbdcd268
-#   text hash     485d84450e2e7fa3
+#   content hash  4dd474e6b2d370ca
+#   text hash     763ab9b51b8a4800
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

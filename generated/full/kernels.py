@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  632ad76cfbdcd268
-#   text hash     3b723b1dd214f024
+#   content hash  4dd474e6b2d370ca
+#   text hash     7ecb21da8b09aa76
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

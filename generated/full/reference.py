@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  632ad76cfbdcd268
-#   text hash     a77db5976387587b
+#   content hash  4dd474e6b2d370ca
+#   text hash     ef5f4f526e4cbc8f
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

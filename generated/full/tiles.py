@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  632ad76cfbdcd268
-#   text hash     0e2f02e00e999ec9
+#   content hash  4dd474e6b2d370ca
+#   text hash     78fb113d0c54b5bf
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  632ad76cfbdcd268
-#   text hash     c92c4e096d6691cb
+#   content hash  4dd474e6b2d370ca
+#   text hash     5b8756f3f538dd5b
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

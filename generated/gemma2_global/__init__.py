@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4ae1451d030b8f30
-#   text hash     486476faf6d8c55d
+#   content hash  9a911f213b7474cc
+#   text hash     8a5fbdb4f2364169
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4ae1451d030b8f30
-#   text hash     d40216e6fdd4161a
+#   content hash  9a911f213b7474cc
+#   text hash     134c495f4505f90e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4ae1451d030b8f30
-#   text hash     9fe595b122a2d099
+#   content hash  9a911f213b7474cc
+#   text hash     e6f1753161b02e41
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4ae1451d030b8f30
-#   text hash     6b0de4b13e82c383
+#   content hash  9a911f213b7474cc
+#   text hash     f486e49ee1daaf20
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

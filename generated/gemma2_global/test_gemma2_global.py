@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4ae1451d030b8f30
-#   text hash     996695e1bb7fea76
+#   content hash  9a911f213b7474cc
+#   text hash     aa2178a7850709a0
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e0421bca6a8411fb
-#   text hash     1c8a13bd849e4121
+#   content hash  5502bfac963e9e3c
+#   text hash     a511d1ef36f5b7a5
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

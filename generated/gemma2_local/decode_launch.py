@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e0421bca6a8411fb
-#   text hash     8f888c510f4ffca6
+#   content hash  5502bfac963e9e3c
+#   text hash     c36caf113e566ed7
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e0421bca6a8411fb
-#   text hash     64acad01bc55db54
+#   content hash  5502bfac963e9e3c
+#   text hash     e1a0808ac21246b7
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e0421bca6a8411fb
-#   text hash     cca98da0947c431b
+#   content hash  5502bfac963e9e3c
+#   text hash     7da8009cde119c6b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e0421bca6a8411fb
-#   text hash     475df609a7a5b1a3
+#   content hash  5502bfac963e9e3c
+#   text hash     12b8a687dbb62905
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ab79ea80aab81ec7
-#   text hash     551d99cb156ef8ba
+#   content hash  21b41201a0991859
+#   text hash     b2e7ab43f193a161
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ab79ea80aab81ec7
-#   text hash     4c2a474bca75a53f
+#   content hash  21b41201a0991859
+#   text hash     8d98d8e21734f760
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

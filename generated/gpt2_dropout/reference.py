@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ab79ea80aab81ec7
-#   text hash     b25c35577a033af6
+#   content hash  21b41201a0991859
+#   text hash     6c6870e14205d736
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

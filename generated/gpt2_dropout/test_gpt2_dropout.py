@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ab79ea80aab81ec7
-#   text hash     9d596219b4a75fe4
+#   content hash  21b41201a0991859
+#   text hash     f311f2452f80f4ba
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ab79ea80aab81ec7
-#   text hash     1090963b65a1054f
+#   content hash  21b41201a0991859
+#   text hash     7dbc2a2fd5fae4a3
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fece1e7dd5a523e4
-#   text hash     2a1e16a031933378
+#   content hash  af522fc4b90122fe
+#   text hash     17c2805593cf3db0
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

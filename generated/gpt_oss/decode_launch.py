@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fece1e7dd5a523e4
-#   text hash     22b20bc6e2eedf8e
+#   content hash  af522fc4b90122fe
+#   text hash     423d63029d30fe05
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fece1e7dd5a523e4
-#   text hash     3c6945d0b1d997a7
+#   content hash  af522fc4b90122fe
+#   text hash     2469936e3a53a773
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py gets."""
 

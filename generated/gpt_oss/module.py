@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fece1e7dd5a523e4
-#   text hash     8e41963620069e84
+#   content hash  af522fc4b90122fe
+#   text hash     fb3e4afe8eac6ae6
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

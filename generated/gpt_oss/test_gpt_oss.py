@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fece1e7dd5a523e4
-#   text hash     9557ecb00b13fb04
+#   content hash  af522fc4b90122fe
+#   text hash     09b61a7422e28152
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ae29db39e2f645ac
-#   text hash     ef191e9674a15fe9
+#   content hash  c4d50c74e502f0e4
+#   text hash     a922e520e053db38
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

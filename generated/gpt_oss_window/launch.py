@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ae29db39e2f645ac
-#   text hash     2527547400df1e96
+#   content hash  c4d50c74e502f0e4
+#   text hash     b21f0b05422bfb4f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

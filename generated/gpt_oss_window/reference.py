@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ae29db39e2f645ac
-#   text hash     11562cd7d0de2c6c
+#   content hash  c4d50c74e502f0e4
+#   text hash     e46720a4e5a4ab5f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

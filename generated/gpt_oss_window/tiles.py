@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ae29db39e2f645ac
-#   text hash     1a7a1da7293fdbe3
+#   content hash  c4d50c74e502f0e4
+#   text hash     d221f601cb6d303b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

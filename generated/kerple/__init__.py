@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c0182f6a4ec55e51
-#   text hash     3acb1c57f938dccd
+#   content hash  f3eca2a9fd8766e7
+#   text hash     ebd7de7a505965f6
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c0182f6a4ec55e51
-#   text hash     ea853cba6d29b943
+#   content hash  f3eca2a9fd8766e7
+#   text hash     d1abaab63b347841
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c0182f6a4ec55e51
-#   text hash     81d5635eb88297b7
+#   content hash  f3eca2a9fd8766e7
+#   text hash     60ea3925a4679f71
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c0182f6a4ec55e51
-#   text hash     c7e5477f0fc49ed4
+#   content hash  f3eca2a9fd8766e7
+#   text hash     941d0e19ad899109
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

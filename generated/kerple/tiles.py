@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c0182f6a4ec55e51
-#   text hash     a5e9d6761abe2436
+#   content hash  f3eca2a9fd8766e7
+#   text hash     57296c14530fc625
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

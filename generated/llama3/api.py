@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5207fbb01cc673ed
-#   text hash     88bd362d9b988385
+#   content hash  a137129421af0c5d
+#   text hash     07d34073174ddcdf
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

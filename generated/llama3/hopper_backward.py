@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5207fbb01cc673ed
-#   text hash     1130c4f23e81107c
+#   content hash  a137129421af0c5d
+#   text hash     d4ebf4df6946d9ec
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5207fbb01cc673ed
-#   text hash     4e90c71ffbf27d34
+#   content hash  a137129421af0c5d
+#   text hash     76efa558c1709c64
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5207fbb01cc673ed
-#   text hash     dbdd26c8beaf3e56
+#   content hash  a137129421af0c5d
+#   text hash     abd9ca4d12591e3f
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

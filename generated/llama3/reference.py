@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5207fbb01cc673ed
-#   text hash     91a90b0a3aa9876a
+#   content hash  a137129421af0c5d
+#   text hash     04fd2dcb911bd241
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  417d849307216bca
-#   text hash     ecd3e74323bfd13d
+#   content hash  5a887e57c185b634
+#   text hash     188242a2169f6ac7
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

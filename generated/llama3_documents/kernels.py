@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  417d849307216bca
-#   text hash     94f428c1381d1994
+#   content hash  5a887e57c185b634
+#   text hash     45cf6a9d9e7c04cd
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  417d849307216bca
-#   text hash     275e8ceeaad4cc72
+#   content hash  5a887e57c185b634
+#   text hash     52732585c40143ab
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  417d849307216bca
-#   text hash     23476fd5a04f2cc7
+#   content hash  5a887e57c185b634
+#   text hash     2971cb16ac0e5a28
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

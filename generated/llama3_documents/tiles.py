@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  417d849307216bca
-#   text hash     10b2dfb1d245a829
+#   content hash  5a887e57c185b634
+#   text hash     6874ed907cd3a459
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9b9910688f8c9293
-#   text hash     2c3bf4b0b84082f3
+#   content hash  4c9e3e677de26883
+#   text hash     de193ba562aa5554
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

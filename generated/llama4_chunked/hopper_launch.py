@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9b9910688f8c9293
-#   text hash     39eb0eb4e48cfbc7
+#   content hash  4c9e3e677de26883
+#   text hash     4094c92daa49bfc3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py gets."""
 

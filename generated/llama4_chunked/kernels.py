@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9b9910688f8c9293
-#   text hash     c1bdfb4beb6459fb
+#   content hash  4c9e3e677de26883
+#   text hash     ed4b745f8f4a4727
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

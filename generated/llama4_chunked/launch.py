@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9b9910688f8c9293
-#   text hash     0c0759640d81b40c
+#   content hash  4c9e3e677de26883
+#   text hash     23e373e8364d91ae
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

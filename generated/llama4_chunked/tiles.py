@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9b9910688f8c9293
-#   text hash     c7e906905ea8ecbd
+#   content hash  4c9e3e677de26883
+#   text hash     194b3f69f51cc605
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  60972381c5592144
-#   text hash     39a9ef4bacb367fc
+#   content hash  326461b8b1916234
+#   text hash     b4cba6c02e56522e
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

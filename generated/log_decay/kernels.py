@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  60972381c5592144
-#   text hash     5961de505080823d
+#   content hash  326461b8b1916234
+#   text hash     3271d725872a0fdb
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

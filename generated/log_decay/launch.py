@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  60972381c5592144
-#   text hash     429293ac721cd4b6
+#   content hash  326461b8b1916234
+#   text hash     59c7effd9953c4fe
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

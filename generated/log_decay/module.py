@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  60972381c5592144
-#   text hash     a033243070e12b7b
+#   content hash  326461b8b1916234
+#   text hash     abe88e7183a26a65
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3dfc78f108caa9e4
-#   text hash     5584c65bd63c40b9
+#   content hash  d1a3adbec52bcfc7
+#   text hash     e7410ee73fc1783e
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

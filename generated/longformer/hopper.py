@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3dfc78f108caa9e4
-#   text hash     65b060554ac0d3b1
+#   content hash  d1a3adbec52bcfc7
+#   text hash     b134a3c619fb47c8
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

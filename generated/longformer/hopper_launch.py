@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3dfc78f108caa9e4
-#   text hash     04a74fd6b5ad9af4
+#   content hash  d1a3adbec52bcfc7
+#   text hash     a81fdfefd2e7a402
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

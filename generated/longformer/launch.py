@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3dfc78f108caa9e4
-#   text hash     98f16771c17aca6d
+#   content hash  d1a3adbec52bcfc7
+#   text hash     38da1805d4bfd471
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

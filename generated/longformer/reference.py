@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3dfc78f108caa9e4
-#   text hash     c07c7e679378fa4d
+#   content hash  d1a3adbec52bcfc7
+#   text hash     b1b7364dc28c7a42
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1497cf0b5135c056
-#   text hash     2ee4855e5edc9bae
+#   content hash  a21a8b2e34f6c126
+#   text hash     c25ef040952ce7b6
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

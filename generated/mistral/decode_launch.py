@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1497cf0b5135c056
-#   text hash     81c2a2b82c082026
+#   content hash  a21a8b2e34f6c126
+#   text hash     0da3a916c03ecc8d
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

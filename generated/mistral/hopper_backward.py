@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1497cf0b5135c056
-#   text hash     2ae89f20f6034f36
+#   content hash  a21a8b2e34f6c126
+#   text hash     4dff7aa58148b3ad
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1497cf0b5135c056
-#   text hash     50c9ebfac8ea8ba6
+#   content hash  a21a8b2e34f6c126
+#   text hash     6abe87ece0b24bc2
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py gets."""
 

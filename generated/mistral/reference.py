@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1497cf0b5135c056
-#   text hash     2b3d76222da57c04
+#   content hash  a21a8b2e34f6c126
+#   text hash     6efe81afafd06e8d
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1d3e0ca0b7af2581
-#   text hash     f14cf1929b894456
+#   content hash  4d7892c00a673c99
+#   text hash     be0171782b5441d7
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

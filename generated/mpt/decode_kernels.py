@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1d3e0ca0b7af2581
-#   text hash     ba6244503885de08
+#   content hash  4d7892c00a673c99
+#   text hash     12b11822eca7243b
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1d3e0ca0b7af2581
-#   text hash     b8c3db00412b9f37
+#   content hash  4d7892c00a673c99
+#   text hash     984fefbf1cd9d49c
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

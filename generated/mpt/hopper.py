@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1d3e0ca0b7af2581
-#   text hash     d52de14be8476108
+#   content hash  4d7892c00a673c99
+#   text hash     330eccc4b6a40df9
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1d3e0ca0b7af2581
-#   text hash     75157336897cb53c
+#   content hash  4d7892c00a673c99
+#   text hash     d9607349028c392a
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  537aea048f3aaf87
-#   text hash     751e75664694caa0
+#   content hash  f90d1fad29267b5d
+#   text hash     0c9e4e3ea05c1a89
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

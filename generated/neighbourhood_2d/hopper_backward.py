@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  537aea048f3aaf87
-#   text hash     a81a6f00e0db485b
+#   content hash  f90d1fad29267b5d
+#   text hash     e1281421b8a93a7d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  537aea048f3aaf87
-#   text hash     c2004ac64033d5a2
+#   content hash  f90d1fad29267b5d
+#   text hash     8826266189667e33
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

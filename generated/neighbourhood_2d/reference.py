@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  537aea048f3aaf87
-#   text hash     0c222293b174cc39
+#   content hash  f90d1fad29267b5d
+#   text hash     f71b2bdbf09e12ec
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  537aea048f3aaf87
-#   text hash     a0b750cae9d6bd7f
+#   content hash  f90d1fad29267b5d
+#   text hash     08036c42db6e0675
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  62693898082d2aab
-#   text hash     9eab4c87de2b8358
+#   content hash  8d8e8fe74c0fa232
+#   text hash     efcc3ceb74886db1
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

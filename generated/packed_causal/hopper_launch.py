@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  62693898082d2aab
-#   text hash     68047c84734677d3
+#   content hash  8d8e8fe74c0fa232
+#   text hash     e5e5a1542272d1e2
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

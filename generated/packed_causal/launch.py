@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  62693898082d2aab
-#   text hash     f7455649f06560fa
+#   content hash  8d8e8fe74c0fa232
+#   text hash     3fb3e5f91741f1f2
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

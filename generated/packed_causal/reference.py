@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  62693898082d2aab
-#   text hash     1f9739c08e7bf1c3
+#   content hash  8d8e8fe74c0fa232
+#   text hash     22452c8fa5bf6556
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  62693898082d2aab
-#   text hash     e0ab9503f9874a72
+#   content hash  8d8e8fe74c0fa232
+#   text hash     1e75db0381ce699a
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c5974a29ec39898e
-#   text hash     c956e3f906e8acde
+#   content hash  40284baa9841e2da
+#   text hash     7632df1f19a596d6
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

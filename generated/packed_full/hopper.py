@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c5974a29ec39898e
-#   text hash     718af7ed19a50d04
+#   content hash  40284baa9841e2da
+#   text hash     6c381aefeb4d9566
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

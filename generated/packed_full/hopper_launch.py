@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c5974a29ec39898e
-#   text hash     8ef1e96f065e9acd
+#   content hash  40284baa9841e2da
+#   text hash     c716ba83cef057ba
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py gets."""
 

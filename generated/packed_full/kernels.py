@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c5974a29ec39898e
-#   text hash     8eb7adde30ef41bf
+#   content hash  40284baa9841e2da
+#   text hash     5ed6fa53268aa395
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

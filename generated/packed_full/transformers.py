@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c5974a29ec39898e
-#   text hash     c9c9e832ccd51fd6
+#   content hash  40284baa9841e2da
+#   text hash     2ece6fa2d09192ab
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

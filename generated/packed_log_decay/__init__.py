@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  722f733637d8fe6d
-#   text hash     8e5dd0aefe0aa224
+#   content hash  cbde476eec530340
+#   text hash     df2a6fc38ff4c059
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  722f733637d8fe6d
-#   text hash     a072b373b4f92ca4
+#   content hash  cbde476eec530340
+#   text hash     5e8a4253d5c81836
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

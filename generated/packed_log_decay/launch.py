@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  722f733637d8fe6d
-#   text hash     8b6a147e19615b6d
+#   content hash  cbde476eec530340
+#   text hash     93e73db5e866ba8e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

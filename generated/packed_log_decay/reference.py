@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  722f733637d8fe6d
-#   text hash     ba475bcacba788f5
+#   content hash  cbde476eec530340
+#   text hash     e051646d3676a82c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  1e367da78d728386
-#   text hash     f3710999b026e180
+#   content hash  4d5593dca25a596a
+#   text hash     274e1bae20fb0c13
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -261,6 +261,28 @@ def starter(compiled, grid):
     return start
 
 
+def grid(heads, rows, block, *walked):
+    """A grid of heads of a group, tiles of rows, and groups: what a group's programs walk along stays in the cache."""
+    tiles = cdiv(rows, block)
+    size = sum(x.numel() * x.element_size() for x in walked)
+    most = min(heads * cache_share(walked[0].device) // size, heads)
+    group = next((n for n in range(most, 1, -1) if heads % n == 0), 1)
+    # of a grid's axes the first alone takes more than 65535
+    if tile_axis(rows, block) == 0:
+        return tiles, group, heads // group
+    return (group, tiles, heads // group) if heads // group < 2**16 else (heads, tiles, 1)
+
+
+def tile_axis(rows, block):
+    """The axis of a grid that holds the tiles: the second, as heads run fastest; the first where they are too many."""
+    return 1 if cdiv(rows, block) < 2**16 else 0
+
+
+def cache_share(device):
+    """Bytes of a GPU's cache that a group of heads may take: others come while it still works."""
+    return 2**15 if INTERPRETED else torch.cuda.get_device_properties(device).L2_cache_size // 3
+
+
 def launch_on_hopper(cache, tables, name, launch, q, v, keys):
     """Calls `launch` with a tile and a module of kernels for Hopper GPUs, and tells whether it could."""
     best = cache.tiles.get(name)
@@ -333,28 +355,6 @@ def launch_tuned(cache, tables, name, launch, q, v, keys, entries=None):
         else:
             fitting[key], cache.tiles[name] = i, tiles[i]
             return
-
-
-def grid(heads, rows, block, *walked):
-    """A grid of heads of a group, tiles of rows, and groups: what a group's programs walk along stays in the cache."""
-    tiles = cdiv(rows, block)
-    size = sum(x.numel() * x.element_size() for x in walked)
-    most = min(heads * cache_share(walked[0].device) // size, heads)
-    group = next((n for n in range(most, 1, -1) if heads % n == 0), 1)
-    # of a grid's axes the first alone takes more than 65535
-    if tile_axis(rows, block) == 0:
-        return tiles, group, heads // group
-    return (group, tiles, heads // group) if heads // group < 2**16 else (heads, tiles, 1)
-
-
-def tile_axis(rows, block):
-    """The axis of a grid that holds the tiles: the second, as heads run fastest; the first where they are too many."""
-    return 1 if cdiv(rows, block) < 2**16 else 0
-
-
-def cache_share(device):
-    """Bytes of a GPU's cache that a group of heads may take: others come while it still works."""
-    return 2**15 if INTERPRETED else torch.cuda.get_device_properties(device).L2_cache_size // 3
 
 
 @functools.cache

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  722f733637d8fe6d
-#   text hash     f0fd367cb18c13ff
+#   content hash  cbde476eec530340
+#   text hash     0baeaf4438e94f60
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4def486d60bb6e8d
-#   text hash     21caf79d8a4c76d7
+#   content hash  4f94fbbc0bc3e77d
+#   text hash     3a5c1a55762bc6b3
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

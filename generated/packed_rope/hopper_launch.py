@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4def486d60bb6e8d
-#   text hash     8e8abf38d9d7aa8a
+#   content hash  4f94fbbc0bc3e77d
+#   text hash     93bc95b44c1e78c7
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

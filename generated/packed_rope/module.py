@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4def486d60bb6e8d
-#   text hash     df88d12e52952f39
+#   content hash  4f94fbbc0bc3e77d
+#   text hash     1afdc095f7499bd5
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4def486d60bb6e8d
-#   text hash     3405fb99c75c3316
+#   content hash  4f94fbbc0bc3e77d
+#   text hash     e06413a42e7ddffe
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

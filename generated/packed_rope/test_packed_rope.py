@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4def486d60bb6e8d
-#   text hash     30083209b7a9980d
+#   content hash  4f94fbbc0bc3e77d
+#   text hash     6929a15e32c077bc
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

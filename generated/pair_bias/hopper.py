@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9eca7966a0e1aca1
-#   text hash     e5a568d31c29d0af
+#   content hash  470611636c5c4173
+#   text hash     b5960ea399e0d50f
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

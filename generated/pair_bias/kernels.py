@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9eca7966a0e1aca1
-#   text hash     6706f4a2a8bdbb2d
+#   content hash  470611636c5c4173
+#   text hash     fef6ccd07b09e4a6
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9eca7966a0e1aca1
-#   text hash     62d9d3eed430d4e9
+#   content hash  470611636c5c4173
+#   text hash     4c6794e565d3237a
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9eca7966a0e1aca1
-#   text hash     47c2e48bfdaab170
+#   content hash  470611636c5c4173
+#   text hash     86d4c0871a718095
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

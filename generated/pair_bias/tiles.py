@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9eca7966a0e1aca1
-#   text hash     65162582ecd48e98
+#   content hash  470611636c5c4173
+#   text hash     288f48d5a462a4c3
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

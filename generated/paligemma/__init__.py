@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8ada6136270546cf
-#   text hash     257ff4afbe946379
+#   content hash  fb84cef0d334895a
+#   text hash     23a5d70bcd3faebc
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

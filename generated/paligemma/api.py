@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8ada6136270546cf
-#   text hash     31f240c1217c0dbf
+#   content hash  fb84cef0d334895a
+#   text hash     995a11f5f788560c
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

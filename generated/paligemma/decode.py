@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8ada6136270546cf
-#   text hash     fa4b1d4aa590a63e
+#   content hash  fb84cef0d334895a
+#   text hash     b9e913e3335e6676
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

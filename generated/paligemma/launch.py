@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8ada6136270546cf
-#   text hash     3bf888e8d7f148de
+#   content hash  fb84cef0d334895a
+#   text hash     6dd5e433baed03ba
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8ada6136270546cf
-#   text hash     d5d315b64227d403
+#   content hash  fb84cef0d334895a
+#   text hash     80d692cc17d401b1
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  93f2129b7cd0de99
-#   text hash     6b3af62d8be174c7
+#   content hash  70a5fb406449fe4f
+#   text hash     9512882cabf369f8
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  93f2129b7cd0de99
-#   text hash     10f55c5a5b984d67
+#   content hash  70a5fb406449fe4f
+#   text hash     3b9483b1986bb501
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  93f2129b7cd0de99
-#   text hash     87eb68b5ada605f0
+#   content hash  70a5fb406449fe4f
+#   text hash     08bb2711e7993694
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

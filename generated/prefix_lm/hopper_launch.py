@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  93f2129b7cd0de99
-#   text hash     9334d539c7539311
+#   content hash  70a5fb406449fe4f
+#   text hash     4b07410892d0c683
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py gets."""
 

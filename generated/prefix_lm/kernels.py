@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  93f2129b7cd0de99
-#   text hash     16fb107094c04c87
+#   content hash  70a5fb406449fe4f
+#   text hash     02bef4c5a4230ec8
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

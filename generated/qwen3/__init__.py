@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  82be4f07cb927a03
-#   text hash     62a8188dd96271dc
+#   content hash  ec2ff13d89587414
+#   text hash     fdec07e8b3a08a32
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

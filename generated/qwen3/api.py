@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  82be4f07cb927a03
-#   text hash     3e70cb61d9c6c1c7
+#   content hash  ec2ff13d89587414
+#   text hash     9921fa5ae396b4b5
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  82be4f07cb927a03
-#   text hash     2a8775066629caf0
+#   content hash  ec2ff13d89587414
+#   text hash     cfbbc96e2899abcf
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

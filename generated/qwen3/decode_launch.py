@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  82be4f07cb927a03
-#   text hash     3369cdebf1df93ca
+#   content hash  ec2ff13d89587414
+#   text hash     2c4f6165f7496fae
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

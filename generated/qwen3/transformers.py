@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  82be4f07cb927a03
-#   text hash     1d24650b32c1c491
+#   content hash  ec2ff13d89587414
+#   text hash     fcc7dbfca7ae7f6d
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  667723effae3ad36
-#   text hash     c1ae794f46571a54
+#   content hash  e61d90a37e6a7db3
+#   text hash     517e030550eda865
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

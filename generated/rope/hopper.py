@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  667723effae3ad36
-#   text hash     af124b4e28ba4482
+#   content hash  e61d90a37e6a7db3
+#   text hash     9b0e9cafb3416f33
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  667723effae3ad36
-#   text hash     a2b74199feca94f1
+#   content hash  e61d90a37e6a7db3
+#   text hash     89335b644ae2d76a
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

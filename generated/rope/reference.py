@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  667723effae3ad36
-#   text hash     e15352cae3df099e
+#   content hash  e61d90a37e6a7db3
+#   text hash     ad7ee8d7b5c0b498
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

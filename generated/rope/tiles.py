@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  667723effae3ad36
-#   text hash     7ac9e978a719cab4
+#   content hash  e61d90a37e6a7db3
+#   text hash     f926095da1ee9167
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ea15f6dee9781a99
-#   text hash     2d54dfb6424d36e5
+#   content hash  0faf3a9622823283
+#   text hash     abdbb90ec3b6f958
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ea15f6dee9781a99
-#   text hash     d8c229057176418c
+#   content hash  0faf3a9622823283
+#   text hash     112ba17ba5ce79fe
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

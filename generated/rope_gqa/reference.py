@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ea15f6dee9781a99
-#   text hash     91db5f7c68238ae6
+#   content hash  0faf3a9622823283
+#   text hash     f22bdb91d7946f4b
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ea15f6dee9781a99
-#   text hash     32093d080ee67c97
+#   content hash  0faf3a9622823283
+#   text hash     13e54b515755f1d3
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  11a4e11b67c11bea
-#   text hash     18ecb1707c04b72d
+#   content hash  9d4795a873f2e50c
+#   text hash     49ac562cd62bdaa2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  11a4e11b67c11bea
-#   text hash     aace44b649f0ef85
+#   content hash  9d4795a873f2e50c
+#   text hash     a942dbc8eab04de2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

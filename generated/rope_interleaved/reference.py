@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  11a4e11b67c11bea
-#   text hash     6604984a77feb3bd
+#   content hash  9d4795a873f2e50c
+#   text hash     beb6b67c2fcbda20
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  11a4e11b67c11bea
-#   text hash     5684600e3b088b80
+#   content hash  9d4795a873f2e50c
+#   text hash     7c2a69962a434960
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  11a4e11b67c11bea
-#   text hash     76a4201de2b08225
+#   content hash  9d4795a873f2e50c
+#   text hash     4b1dd32ae851c53f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

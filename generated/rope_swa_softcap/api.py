@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ec374ba419f3ff67
-#   text hash     35f06406d7f86944
+#   content hash  1242d0196d968e30
+#   text hash     c8850e4d88a8ee52
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

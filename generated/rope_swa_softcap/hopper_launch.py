@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ec374ba419f3ff67
-#   text hash     5f55887bdea28cd5
+#   content hash  1242d0196d968e30
+#   text hash     4ac6d22c859d0c67
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

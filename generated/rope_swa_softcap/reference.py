@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ec374ba419f3ff67
-#   text hash     0522aa1aae2f5f77
+#   content hash  1242d0196d968e30
+#   text hash     1b53967d345b3c71
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ec374ba419f3ff67
-#   text hash     1543e266f99dad12
+#   content hash  1242d0196d968e30
+#   text hash     1b154ddbbddb0dbc
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ec374ba419f3ff67
-#   text hash     f09ecd01e69f9c98
+#   content hash  1242d0196d968e30
+#   text hash     328e4257aa8552ae
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

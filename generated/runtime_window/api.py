@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8954f79deb4a02c4
-#   text hash     b9e56a8af411e900
+#   content hash  52341c3691b4ab79
+#   text hash     00281dffb7a77c55
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8954f79deb4a02c4
-#   text hash     a297abf5fc53effe
+#   content hash  52341c3691b4ab79
+#   text hash     a38814a5725b7aa9
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8954f79deb4a02c4
-#   text hash     27c013c11f5fb034
+#   content hash  52341c3691b4ab79
+#   text hash     6fc6f5db0e1635a3
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

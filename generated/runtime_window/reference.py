@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8954f79deb4a02c4
-#   text hash     e6c5d726394ef2f8
+#   content hash  52341c3691b4ab79
+#   text hash     3b7357afe7b54b83
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8954f79deb4a02c4
-#   text hash     0aaa5ee18c8a4adb
+#   content hash  52341c3691b4ab79
+#   text hash     c7957c14b25d8520
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

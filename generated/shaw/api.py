@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  653acbbe00f60918
-#   text hash     5a8672e5cf9bf870
+#   content hash  d3fb77d72ebd84a2
+#   text hash     867822bdfa70f750
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

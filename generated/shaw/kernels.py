@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  653acbbe00f60918
-#   text hash     8db3d70e3d685f18
+#   content hash  d3fb77d72ebd84a2
+#   text hash     c7473720029c2329
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

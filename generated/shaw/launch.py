@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  653acbbe00f60918
-#   text hash     ae234f7c9c6a9e83
+#   content hash  d3fb77d72ebd84a2
+#   text hash     fd3a0c965368f35d
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  653acbbe00f60918
-#   text hash     2a4074957434531e
+#   content hash  d3fb77d72ebd84a2
+#   text hash     6c5bd48f74a03649
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

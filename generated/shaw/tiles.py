@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  653acbbe00f60918
-#   text hash     6a058780941c50bc
+#   content hash  d3fb77d72ebd84a2
+#   text hash     bdbc1c0c7cb34537
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6c6438fa2f71dcd9
-#   text hash     bbb3aa103557a7a2
+#   content hash  2279c7b963a473bb
+#   text hash     ce4bad46c4eed9ff
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6c6438fa2f71dcd9
-#   text hash     1667660ff4b9b6ad
+#   content hash  2279c7b963a473bb
+#   text hash     a436cd48c28506b0
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6c6438fa2f71dcd9
-#   text hash     b2206d9d7fd2d087
+#   content hash  2279c7b963a473bb
+#   text hash     ef1b36e0021e1029
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

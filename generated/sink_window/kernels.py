@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6c6438fa2f71dcd9
-#   text hash     63d1dfd71fc01d80
+#   content hash  2279c7b963a473bb
+#   text hash     2f7074b9a7a0e8e1
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

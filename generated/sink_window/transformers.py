@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6c6438fa2f71dcd9
-#   text hash     6a8285e46ff93a07
+#   content hash  2279c7b963a473bb
+#   text hash     de0bbee9a4ff9a8b
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  785c0bf3168cf679
-#   text hash     3c291093cdb2b331
+#   content hash  b18277b0d2f9c6a9
+#   text hash     3b9bc3fa6b11e79b
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  785c0bf3168cf679
-#   text hash     3d4f9e511435c5cd
+#   content hash  b18277b0d2f9c6a9
+#   text hash     e199e189deeb06d5
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

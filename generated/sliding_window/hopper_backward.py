@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  785c0bf3168cf679
-#   text hash     503fedf48250137e
+#   content hash  b18277b0d2f9c6a9
+#   text hash     7be3744c70829594
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

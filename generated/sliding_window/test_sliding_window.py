@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  785c0bf3168cf679
-#   text hash     48e68c69af8be9af
+#   content hash  b18277b0d2f9c6a9
+#   text hash     3ad555fd80522d44
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

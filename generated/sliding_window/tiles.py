@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  785c0bf3168cf679
-#   text hash     2277648c4a217562
+#   content hash  b18277b0d2f9c6a9
+#   text hash     5fc23745aed03723
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

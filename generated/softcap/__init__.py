@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  aa9e2dcab878381b
-#   text hash     7e9c676b24e43057
+#   content hash  3cf956cc874a74f9
+#   text hash     fd1f943f6ff7c93c
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

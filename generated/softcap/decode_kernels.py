@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  aa9e2dcab878381b
-#   text hash     c20b7673175a6f97
+#   content hash  3cf956cc874a74f9
+#   text hash     af7c34c7a43b6d5c
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

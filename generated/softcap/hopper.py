@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  aa9e2dcab878381b
-#   text hash     655a5f93556d92b1
+#   content hash  3cf956cc874a74f9
+#   text hash     e6c1f9578b3f6f42
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

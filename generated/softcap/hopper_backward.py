@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  aa9e2dcab878381b
-#   text hash     f57953663c86f532
+#   content hash  3cf956cc874a74f9
+#   text hash     3556d619f8b655de
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  aa9e2dcab878381b
-#   text hash     0ba0c2f7f658a08c
+#   content hash  3cf956cc874a74f9
+#   text hash     8447dcbd8e4f81b8
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

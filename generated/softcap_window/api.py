@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a8089e484c628967
-#   text hash     6385272db7881bd1
+#   content hash  7004195f4d1a1ed2
+#   text hash     d8abff3ede07b1f4
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

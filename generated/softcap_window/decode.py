@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a8089e484c628967
-#   text hash     804a53bfcf64a4e7
+#   content hash  7004195f4d1a1ed2
+#   text hash     856d9798ea780d2a
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a8089e484c628967
-#   text hash     9171dc7518df38dd
+#   content hash  7004195f4d1a1ed2
+#   text hash     d962060836825c67
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

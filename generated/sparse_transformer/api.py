@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  466f3116b7bede29
-#   text hash     13ce8f8d297e4eb9
+#   content hash  56e30b2a996643e9
+#   text hash     36b651231d9425de
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

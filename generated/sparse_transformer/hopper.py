@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  466f3116b7bede29
-#   text hash     08cd3b673db30f60
+#   content hash  56e30b2a996643e9
+#   text hash     5d80a2202eb5b71b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

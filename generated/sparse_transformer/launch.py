@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  466f3116b7bede29
-#   text hash     d40b3d58a8acffec
+#   content hash  56e30b2a996643e9
+#   text hash     1e4dfea5cb3536d6
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

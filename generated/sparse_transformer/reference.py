@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  466f3116b7bede29
-#   text hash     586dc48ff11257d3
+#   content hash  56e30b2a996643e9
+#   text hash     ba000ef68ae3db39
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

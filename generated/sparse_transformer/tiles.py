@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  466f3116b7bede29
-#   text hash     7e1a73f0f45db9e1
+#   content hash  56e30b2a996643e9
+#   text hash     cf56cb3f74dd0b64
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

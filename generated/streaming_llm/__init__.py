@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  01dcc8a73feda702
-#   text hash     e34b26f19412e109
+#   content hash  62ce3e0efdad094a
+#   text hash     29b05dc55748da89
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

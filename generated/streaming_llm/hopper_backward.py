@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  01dcc8a73feda702
-#   text hash     62a9bc5239cd72bf
+#   content hash  62ce3e0efdad094a
+#   text hash     e30dfd2f492e1200
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

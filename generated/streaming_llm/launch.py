@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  01dcc8a73feda702
-#   text hash     45e2a53f147ca556
+#   content hash  62ce3e0efdad094a
+#   text hash     c68e1a86169c2fa5
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

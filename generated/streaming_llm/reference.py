@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  01dcc8a73feda702
-#   text hash     42cb98df480e018c
+#   content hash  62ce3e0efdad094a
+#   text hash     695db7d88ca9bab1
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  01dcc8a73feda702
-#   text hash     92060cd8a11b6502
+#   content hash  62ce3e0efdad094a
+#   text hash     f7ff4c9a4fb23a09
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4ed86c1ecdc8bae7
-#   text hash     199ad94badfab10e
+#   content hash  1fc00765d9743df6
+#   text hash     c6b7b77d278586a3
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

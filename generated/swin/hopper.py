@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4ed86c1ecdc8bae7
-#   text hash     a338a5fe8fd397f2
+#   content hash  1fc00765d9743df6
+#   text hash     a504b3dde726d0c6
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4ed86c1ecdc8bae7
-#   text hash     362861e7c2365c7c
+#   content hash  1fc00765d9743df6
+#   text hash     a861dde52b744535
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4ed86c1ecdc8bae7
-#   text hash     3c81b0fa880e6860
+#   content hash  1fc00765d9743df6
+#   text hash     aa78b903d08bb324
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4ed86c1ecdc8bae7
-#   text hash     12c240e4acc8ceb1
+#   content hash  1fc00765d9743df6
+#   text hash     3cfd43453a478644
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3ca7e76d98a56f95
-#   text hash     ffe9ef604977070f
+#   content hash  cc7f3ca5e3ea72c8
+#   text hash     6020946b0ed9f603
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

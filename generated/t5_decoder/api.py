@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3ca7e76d98a56f95
-#   text hash     e17739608c1ea7a8
+#   content hash  cc7f3ca5e3ea72c8
+#   text hash     bd68ca3e4c6e4a8b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

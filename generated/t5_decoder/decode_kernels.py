@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3ca7e76d98a56f95
-#   text hash     991f486687cea0d3
+#   content hash  cc7f3ca5e3ea72c8
+#   text hash     ca31696f37d3a2a5
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

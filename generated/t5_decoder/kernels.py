@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3ca7e76d98a56f95
-#   text hash     06f9ebabb12ef418
+#   content hash  cc7f3ca5e3ea72c8
+#   text hash     0aab50cc02043961
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3ca7e76d98a56f95
-#   text hash     d1b1e8b0fdcd50dd
+#   content hash  cc7f3ca5e3ea72c8
+#   text hash     ab73ef06bad13fd3
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6ea84659cf0fca84
-#   text hash     260e61a797256cd0
+#   content hash  8338ed967c939671
+#   text hash     c99940ceb9d9a6bf
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6ea84659cf0fca84
-#   text hash     c1a00d57d2e05e4a
+#   content hash  8338ed967c939671
+#   text hash     fef1fdaf27e0a91d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

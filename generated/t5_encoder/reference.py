@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6ea84659cf0fca84
-#   text hash     8351d4338dcbd1f6
+#   content hash  8338ed967c939671
+#   text hash     62694b13e5107edd
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6ea84659cf0fca84
-#   text hash     2a096cba5fc9d1ca
+#   content hash  8338ed967c939671
+#   text hash     176aa0eb0bd9fe2c
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

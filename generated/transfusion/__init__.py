@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  903abf071256095b
-#   text hash     e47d1e8e36271411
+#   content hash  7a81a1d807ee2622
+#   text hash     a66798c6059a8e3b
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  903abf071256095b
-#   text hash     c4b2c91879685a96
+#   content hash  7a81a1d807ee2622
+#   text hash     ff7342c3e375d5d7
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  903abf071256095b
-#   text hash     9ca3be4122559c92
+#   content hash  7a81a1d807ee2622
+#   text hash     aff8ec6c904b1f4d
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

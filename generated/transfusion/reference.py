@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  903abf071256095b
-#   text hash     a436a6fa79358154
+#   content hash  7a81a1d807ee2622
+#   text hash     580f05d6e88a1de3
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  903abf071256095b
-#   text hash     bac9fdaa1053c996
+#   content hash  7a81a1d807ee2622
+#   text hash     d9325d49c26c432f
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  06d7131fd9af6a57
-#   text hash     e0e0d1aea7e309b4
+#   content hash  3a02c4e90f46285b
+#   text hash     dc7a661bab09184c
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  06d7131fd9af6a57
-#   text hash     371bd3f6c6dd0988
+#   content hash  3a02c4e90f46285b
+#   text hash     d60e574fea0a608b
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

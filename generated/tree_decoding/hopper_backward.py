@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  06d7131fd9af6a57
-#   text hash     124ad7ff7297f1a5
+#   content hash  3a02c4e90f46285b
+#   text hash     f972adee439f5e17
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

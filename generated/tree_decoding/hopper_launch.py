@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  06d7131fd9af6a57
-#   text hash     bce7ed8503ce5b3e
+#   content hash  3a02c4e90f46285b
+#   text hash     04fe052827cdcb94
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py gets."""
 

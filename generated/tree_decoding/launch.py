@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  06d7131fd9af6a57
-#   text hash     5cf84f584ce1dfa7
+#   content hash  3a02c4e90f46285b
+#   text hash     d7d5236e2fe98852
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

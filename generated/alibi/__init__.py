@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f837518495abca0e
-#   text hash     e92ee51d6274d117
+#   content hash  691f7cc396016cb6
+#   text hash     7dfb53bdacf1282d
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f837518495abca0e
-#   text hash     23504325a9684cd7
+#   content hash  691f7cc396016cb6
+#   text hash     64fe9df0d645b3d8
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f837518495abca0e
-#   text hash     3605ce09b77bce33
+#   content hash  691f7cc396016cb6
+#   text hash     938844da2a46b1fe
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

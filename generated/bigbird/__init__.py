@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0e1d45af81ed445b
-#   text hash     31b2301154a6e22d
+#   content hash  0af10af6c265e64e
+#   text hash     6d111967ef24784e
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

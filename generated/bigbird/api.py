@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0e1d45af81ed445b
-#   text hash     eae585c49eda7482
+#   content hash  0af10af6c265e64e
+#   text hash     6eb76611a55459e6
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

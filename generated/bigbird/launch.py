@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0e1d45af81ed445b
-#   text hash     f6e316fbcaafc994
+#   content hash  0af10af6c265e64e
+#   text hash     e8ec1eacc4216ba8
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0e1d45af81ed445b
-#   text hash     ab94acbb0bcdc767
+#   content hash  0af10af6c265e64e
+#   text hash     585b1fefd29b9179
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

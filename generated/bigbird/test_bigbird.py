@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0e1d45af81ed445b
-#   text hash     cdabab493a1c290b
+#   content hash  0af10af6c265e64e
+#   text hash     498aed1e4eb5a415
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

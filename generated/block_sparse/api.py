@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  29a0f0cca5c68e97
-#   text hash     b62168725528d418
+#   content hash  391baf126ec00f84
+#   text hash     32683ef16f9c6644
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

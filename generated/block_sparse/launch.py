@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  29a0f0cca5c68e97
-#   text hash     81cfd4156ad94ee9
+#   content hash  391baf126ec00f84
+#   text hash     d8afed2a4b2c00f1
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

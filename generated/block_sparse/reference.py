@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  29a0f0cca5c68e97
-#   text hash     785e2205f752573f
+#   content hash  391baf126ec00f84
+#   text hash     2334b445f4a1f660
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

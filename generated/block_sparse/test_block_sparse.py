@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  29a0f0cca5c68e97
-#   text hash     cb14d8854c534852
+#   content hash  391baf126ec00f84
+#   text hash     771fe12a7ce9ec48
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

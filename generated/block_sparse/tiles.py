@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  29a0f0cca5c68e97
-#   text hash     a8e939f0bf771c46
+#   content hash  391baf126ec00f84
+#   text hash     1976f573a56b8eab
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

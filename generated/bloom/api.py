@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4c52debe4d7cec57
-#   text hash     909f4eedaa5f85dc
+#   content hash  5fb6625d72a502cf
+#   text hash     c561d4797e1288af
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

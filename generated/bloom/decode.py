@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4c52debe4d7cec57
-#   text hash     772b9c3088b09e9c
+#   content hash  5fb6625d72a502cf
+#   text hash     68fe9876b5fb98dd
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4c52debe4d7cec57
-#   text hash     29b1452faff4f901
+#   content hash  5fb6625d72a502cf
+#   text hash     3de3b69a9ca68e4e
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

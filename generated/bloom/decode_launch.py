@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4c52debe4d7cec57
-#   text hash     6b0ca45efa5c55f0
+#   content hash  5fb6625d72a502cf
+#   text hash     52db35683659793f
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4c52debe4d7cec57
-#   text hash     2122150b5b59bab1
+#   content hash  5fb6625d72a502cf
+#   text hash     f53d5f2de7b1f6eb
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

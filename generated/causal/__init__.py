@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a511a51bda3fcadf
-#   text hash     2ecf709a255dec32
+#   content hash  98eed568bc152415
+#   text hash     e2943be004197dc1
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

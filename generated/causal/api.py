@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a511a51bda3fcadf
-#   text hash     2670c44a493267d1
+#   content hash  98eed568bc152415
+#   text hash     5cf4e011e0d76337
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a511a51bda3fcadf
-#   text hash     2ccc2a16536bafe8
+#   content hash  98eed568bc152415
+#   text hash     e2e328808dd97dfa
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a511a51bda3fcadf
-#   text hash     4795cbb59e041779
+#   content hash  98eed568bc152415
+#   text hash     edf52f1685e9c030
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a511a51bda3fcadf
-#   text hash     553bf93809d49981
+#   content hash  98eed568bc152415
+#   text hash     fea419f8bd2ac3bd
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

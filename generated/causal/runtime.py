@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  4d5593dca25a596a
-#   text hash     274e1bae20fb0c13
+#   content hash  8c7daa2d5042c39a
+#   text hash     c45ba9b9f1b210ae
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -294,6 +294,8 @@ def launch_on_hopper(cache, tables, name, launch, q, v, keys):
     if best:
         try:
             launch(*best)
+        except torch.cuda.OutOfMemoryError:
+            raise  # says nothing of the kernels
         except Exception as error:
             not_on_hopper(tables.__package__, error)
             best = ()

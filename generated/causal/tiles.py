@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a511a51bda3fcadf
-#   text hash     e2d31563f80274e6
+#   content hash  98eed568bc152415
+#   text hash     02899a3510508937
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

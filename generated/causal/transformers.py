@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a511a51bda3fcadf
-#   text hash     e8dd48668ac0fa93
+#   content hash  98eed568bc152415
+#   text hash     12a1f0864c055835
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

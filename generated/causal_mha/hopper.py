@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  22d5d77b70db716d
-#   text hash     84c7e63cc9853c46
+#   content hash  3c72018ee65e8ebe
+#   text hash     fd09fc06283ac5ae
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  22d5d77b70db716d
-#   text hash     6cdc31523cadcb4f
+#   content hash  3c72018ee65e8ebe
+#   text hash     c2921de0234afec4
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

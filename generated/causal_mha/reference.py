@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  22d5d77b70db716d
-#   text hash     eb64617d51cc73d0
+#   content hash  3c72018ee65e8ebe
+#   text hash     05344c1a863f15e0
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

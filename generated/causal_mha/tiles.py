@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  22d5d77b70db716d
-#   text hash     e41b9a5936aebfc3
+#   content hash  3c72018ee65e8ebe
+#   text hash     e137027d82c5686f
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

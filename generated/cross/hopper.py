@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  52a8554760f52695
-#   text hash     3ed0d83685934d03
+#   content hash  3082d746d3b6a9c8
+#   text hash     0ef70c34ba391bde
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

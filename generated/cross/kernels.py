@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  52a8554760f52695
-#   text hash     0cd02d935543ca55
+#   content hash  3082d746d3b6a9c8
+#   text hash     514a15c11e870724
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

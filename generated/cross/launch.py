@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  52a8554760f52695
-#   text hash     122d4f316186b950
+#   content hash  3082d746d3b6a9c8
+#   text hash     69b27c99b3f70de7
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  52a8554760f52695
-#   text hash     e0591eaad492b829
+#   content hash  3082d746d3b6a9c8
+#   text hash     b69a291f61dab33a
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  52a8554760f52695
-#   text hash     655b8737e7db1a08
+#   content hash  3082d746d3b6a9c8
+#   text hash     3fecee916e146b4e
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  eee7452ed322d3e9
-#   text hash     d2b81e8655309731
+#   content hash  f4b47283b3aec394
+#   text hash     126cc5c011c8ae59
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  eee7452ed322d3e9
-#   text hash     f1f53e2ad684241c
+#   content hash  f4b47283b3aec394
+#   text hash     51aa0dca609f275f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  eee7452ed322d3e9
-#   text hash     678e168c246ed01b
+#   content hash  f4b47283b3aec394
+#   text hash     2b714044c4ccd1df
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

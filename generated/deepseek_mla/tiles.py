@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  eee7452ed322d3e9
-#   text hash     2211daea8886a3b3
+#   content hash  f4b47283b3aec394
+#   text hash     ae4a53577e9d36fa
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

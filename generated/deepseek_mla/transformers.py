@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  eee7452ed322d3e9
-#   text hash     aef81f64c52b513c
+#   content hash  f4b47283b3aec394
+#   text hash     12f68c64bcf5440d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  318d3c8f77826b36
-#   text hash     0a8c5c36609b9f0d
+#   content hash  4e4eebdbfb8e8b9a
+#   text hash     9e1aca29b4432c1f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

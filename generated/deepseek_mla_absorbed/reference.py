@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  318d3c8f77826b36
-#   text hash     736138df7d421438
+#   content hash  4e4eebdbfb8e8b9a
+#   text hash     8c144116f0bb2fc7
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  318d3c8f77826b36
-#   text hash     7da69c9b48d36647
+#   content hash  4e4eebdbfb8e8b9a
+#   text hash     f00480c00bdbbffe
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  87716efa0669458c
-#   text hash     8201dcf5001d9fc5
+#   content hash  5e3db8e764f4914f
+#   text hash     ee8f0690a5f62dcb
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

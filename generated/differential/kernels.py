@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  87716efa0669458c
-#   text hash     d9f47d1883711fd3
+#   content hash  5e3db8e764f4914f
+#   text hash     1c6d705e258ab200
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  87716efa0669458c
-#   text hash     5476f91270b683a5
+#   content hash  5e3db8e764f4914f
+#   text hash     88f95be2f47826a9
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  87716efa0669458c
-#   text hash     e853814121a967af
+#   content hash  5e3db8e764f4914f
+#   text hash     314c5b4e676b10fe
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

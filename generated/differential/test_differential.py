@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  87716efa0669458c
-#   text hash     e869cbbdac74611b
+#   content hash  5e3db8e764f4914f
+#   text hash     72ba43ba38af9deb
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  52293a654ca5e3ac
-#   text hash     6e94beccaafa3521
+#   content hash  c95bb741ca2c5b14
+#   text hash     481e3323d5136763
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  52293a654ca5e3ac
-#   text hash     acdc418965639905
+#   content hash  c95bb741ca2c5b14
+#   text hash     49841c46e0290266
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  52293a654ca5e3ac
-#   text hash     16d7c06ae76053a4
+#   content hash  c95bb741ca2c5b14
+#   text hash     cff19fe85bd28d45
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

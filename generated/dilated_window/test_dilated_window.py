@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  52293a654ca5e3ac
-#   text hash     b4629a9cde5bd1f7
+#   content hash  c95bb741ca2c5b14
+#   text hash     f9fee015d089ec54
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

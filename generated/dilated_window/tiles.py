@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  52293a654ca5e3ac
-#   text hash     0c9009f95f11743d
+#   content hash  c95bb741ca2c5b14
+#   text hash     e71b419ce4ee5ab8
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

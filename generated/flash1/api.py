@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  27633c9c0e1ab8be
-#   text hash     32ecd2711cff32e8
+#   content hash  fd74ca7ab7edd9f0
+#   text hash     986b3b9ab49ead85
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  27633c9c0e1ab8be
-#   text hash     13c50ab31741648c
+#   content hash  fd74ca7ab7edd9f0
+#   text hash     b759645aed7518fa
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  27633c9c0e1ab8be
-#   text hash     306df1d353adb508
+#   content hash  fd74ca7ab7edd9f0
+#   text hash     aa77e97ef88c800e
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

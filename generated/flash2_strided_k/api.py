@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  de263c3ffa871b71
-#   text hash     981c8d1744d9ae5b
+#   content hash  4a3cd4693f08093d
+#   text hash     fc84a1bee8ab41a4
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  de263c3ffa871b71
-#   text hash     61a943dcb7531abe
+#   content hash  4a3cd4693f08093d
+#   text hash     e5e50852401aca34
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  de263c3ffa871b71
-#   text hash     ad89dccacfea1f0c
+#   content hash  4a3cd4693f08093d
+#   text hash     577ffedf00d7e979
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  de263c3ffa871b71
-#   text hash     846083dd42a84cc2
+#   content hash  4a3cd4693f08093d
+#   text hash     d0b70cde232cb0fa
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

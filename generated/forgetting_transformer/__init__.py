@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c8a7598c1db4983e
-#   text hash     58a9db455d97e8c5
+#   content hash  44debe70bd361eab
+#   text hash     3bf686a32d984823
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

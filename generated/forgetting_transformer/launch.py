@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c8a7598c1db4983e
-#   text hash     5c72bc475ff262ff
+#   content hash  44debe70bd361eab
+#   text hash     b556c9c419e20c3e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c8a7598c1db4983e
-#   text hash     f307862f5ee8d18d
+#   content hash  44debe70bd361eab
+#   text hash     412e149313a15ccb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

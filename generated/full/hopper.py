@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4dd474e6b2d370ca
-#   text hash     721cfb65c87525a9
+#   content hash  da7a45014f862e42
+#   text hash     b99590775f2aa151
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4dd474e6b2d370ca
-#   text hash     046b1d9a0531672e
+#   content hash  da7a45014f862e42
+#   text hash     4d8d51645f5ed5ea
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4dd474e6b2d370ca
-#   text hash     763ab9b51b8a4800
+#   content hash  da7a45014f862e42
+#   text hash     acf28e3195ba4f92
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

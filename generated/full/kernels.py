@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4dd474e6b2d370ca
-#   text hash     7ecb21da8b09aa76
+#   content hash  da7a45014f862e42
+#   text hash     103a02a160b95e8c
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4dd474e6b2d370ca
-#   text hash     87c5afacb0940cb3
+#   content hash  da7a45014f862e42
+#   text hash     a410d9e0db4bbc5a
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4dd474e6b2d370ca
-#   text hash     ef5f4f526e4cbc8f
+#   content hash  da7a45014f862e42
+#   text hash     4ef889432166ca93
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4dd474e6b2d370ca
-#   text hash     78fb113d0c54b5bf
+#   content hash  da7a45014f862e42
+#   text hash     8c946efb7fa52031
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

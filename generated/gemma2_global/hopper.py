@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9a911f213b7474cc
-#   text hash     e2f1829f8f194ba3
+#   content hash  93f1c86321fda61c
+#   text hash     7d51a6810502ab6c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9a911f213b7474cc
-#   text hash     f486e49ee1daaf20
+#   content hash  93f1c86321fda61c
+#   text hash     82ac676d93f32ef2
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

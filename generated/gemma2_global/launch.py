@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9a911f213b7474cc
-#   text hash     7a2c009615fbd0fe
+#   content hash  93f1c86321fda61c
+#   text hash     f74304d0bb93e365
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

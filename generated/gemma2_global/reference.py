@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9a911f213b7474cc
-#   text hash     9c8a654765834a60
+#   content hash  93f1c86321fda61c
+#   text hash     a3a08e61633f4e1c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

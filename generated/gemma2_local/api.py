@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5502bfac963e9e3c
-#   text hash     324d10b5ae48dc53
+#   content hash  731a3a06935a5d3d
+#   text hash     234ec9b48d8ba445
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5502bfac963e9e3c
-#   text hash     a511d1ef36f5b7a5
+#   content hash  731a3a06935a5d3d
+#   text hash     3369a14c3b4bf6aa
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5502bfac963e9e3c
-#   text hash     c36caf113e566ed7
+#   content hash  731a3a06935a5d3d
+#   text hash     ba8410b713492b41
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

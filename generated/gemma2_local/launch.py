@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5502bfac963e9e3c
-#   text hash     76aef0cc48932d25
+#   content hash  731a3a06935a5d3d
+#   text hash     f892b9d607b9cefe
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5502bfac963e9e3c
-#   text hash     7da8009cde119c6b
+#   content hash  731a3a06935a5d3d
+#   text hash     1d496b568b0e9e62
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

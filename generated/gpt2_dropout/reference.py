@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  21b41201a0991859
-#   text hash     6c6870e14205d736
+#   content hash  b9a7004f890a5d5e
+#   text hash     5c023fb81a0ae15e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  21b41201a0991859
-#   text hash     f311f2452f80f4ba
+#   content hash  b9a7004f890a5d5e
+#   text hash     b5e71964822d8e7a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

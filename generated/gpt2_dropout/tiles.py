@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  21b41201a0991859
-#   text hash     7dbc2a2fd5fae4a3
+#   content hash  b9a7004f890a5d5e
+#   text hash     92085b82506fc692
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

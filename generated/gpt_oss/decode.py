@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  af522fc4b90122fe
-#   text hash     e842d065304405d4
+#   content hash  7ad0c82a75bad43f
+#   text hash     8f4179af8e3b460e
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  af522fc4b90122fe
-#   text hash     2469936e3a53a773
+#   content hash  7ad0c82a75bad43f
+#   text hash     7314b11e3c77f3a7
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py gets."""
 

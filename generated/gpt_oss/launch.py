@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  af522fc4b90122fe
-#   text hash     f5823e397f5a93bd
+#   content hash  7ad0c82a75bad43f
+#   text hash     e1139cb1d4dd42cb
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  af522fc4b90122fe
-#   text hash     fb3e4afe8eac6ae6
+#   content hash  7ad0c82a75bad43f
+#   text hash     abab3cb4716c7dad
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

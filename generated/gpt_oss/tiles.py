@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  af522fc4b90122fe
-#   text hash     59b9e4bb20da76ef
+#   content hash  7ad0c82a75bad43f
+#   text hash     a3ed256f916c50ac
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

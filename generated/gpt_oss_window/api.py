@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c4d50c74e502f0e4
-#   text hash     41e6754bfb94062e
+#   content hash  fffe87658d446eab
+#   text hash     941f6326100f45a7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c4d50c74e502f0e4
-#   text hash     72f707ef1dbad85f
+#   content hash  fffe87658d446eab
+#   text hash     6ee0092c518d06d8
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c4d50c74e502f0e4
-#   text hash     b21f0b05422bfb4f
+#   content hash  fffe87658d446eab
+#   text hash     f7069c045f148eb2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

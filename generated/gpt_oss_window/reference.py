@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c4d50c74e502f0e4
-#   text hash     e46720a4e5a4ab5f
+#   content hash  fffe87658d446eab
+#   text hash     58a59e6c2db2eea7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

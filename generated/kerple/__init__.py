@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f3eca2a9fd8766e7
-#   text hash     ebd7de7a505965f6
+#   content hash  628621660f46beee
+#   text hash     9c011da416780517
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f3eca2a9fd8766e7
-#   text hash     4d3e9cb61e26b928
+#   content hash  628621660f46beee
+#   text hash     a826146c60a84a2f
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

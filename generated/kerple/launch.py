@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f3eca2a9fd8766e7
-#   text hash     60ea3925a4679f71
+#   content hash  628621660f46beee
+#   text hash     ae48c471dffd13c9
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

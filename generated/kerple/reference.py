@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f3eca2a9fd8766e7
-#   text hash     941d0e19ad899109
+#   content hash  628621660f46beee
+#   text hash     a8611eced829b860
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

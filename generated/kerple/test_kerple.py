@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f3eca2a9fd8766e7
-#   text hash     038cfc60a3662d94
+#   content hash  628621660f46beee
+#   text hash     abe78018e5fcc42f
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a137129421af0c5d
-#   text hash     fc33cf0da72b6cb8
+#   content hash  4ca5242a42d01ec9
+#   text hash     2f933dc5fd82b5de
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

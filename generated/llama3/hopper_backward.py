@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a137129421af0c5d
-#   text hash     d4ebf4df6946d9ec
+#   content hash  4ca5242a42d01ec9
+#   text hash     0aadd8a39c234ed9
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

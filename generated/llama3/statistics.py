@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a137129421af0c5d
-#   text hash     1ae6063a9ab57373
+#   content hash  4ca5242a42d01ec9
+#   text hash     5e4d997420501ede
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

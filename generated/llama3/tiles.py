@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a137129421af0c5d
-#   text hash     bde7f64f99792d9c
+#   content hash  4ca5242a42d01ec9
+#   text hash     72acfc8541f62dc2
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

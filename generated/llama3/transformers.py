@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a137129421af0c5d
-#   text hash     fde0b0b3b2c3fd8e
+#   content hash  4ca5242a42d01ec9
+#   text hash     319e305b500192f1
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5a887e57c185b634
-#   text hash     188242a2169f6ac7
+#   content hash  9ab0f88f0ecd0dd5
+#   text hash     c8bc7baab6384085
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5a887e57c185b634
-#   text hash     45cf6a9d9e7c04cd
+#   content hash  9ab0f88f0ecd0dd5
+#   text hash     967199c27d8fe039
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

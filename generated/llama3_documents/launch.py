@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5a887e57c185b634
-#   text hash     52732585c40143ab
+#   content hash  9ab0f88f0ecd0dd5
+#   text hash     6df955e4fe4492e0
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5a887e57c185b634
-#   text hash     2971cb16ac0e5a28
+#   content hash  9ab0f88f0ecd0dd5
+#   text hash     c10d0efb94c16a3f
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

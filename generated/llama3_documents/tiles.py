@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5a887e57c185b634
-#   text hash     6874ed907cd3a459
+#   content hash  9ab0f88f0ecd0dd5
+#   text hash     9f2021f23a9efa12
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

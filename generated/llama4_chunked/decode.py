@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4c9e3e677de26883
-#   text hash     fcf760af8f3ad6b1
+#   content hash  43220de78678172d
+#   text hash     10f77acf82be1828
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

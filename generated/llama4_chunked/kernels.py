@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4c9e3e677de26883
-#   text hash     ed4b745f8f4a4727
+#   content hash  43220de78678172d
+#   text hash     6f58d437813c9887
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

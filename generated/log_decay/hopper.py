@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  326461b8b1916234
-#   text hash     71bbf6a189280db9
+#   content hash  4a085c64029c64da
+#   text hash     8b3b6d13270f320b
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

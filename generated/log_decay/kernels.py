@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  326461b8b1916234
-#   text hash     3271d725872a0fdb
+#   content hash  4a085c64029c64da
+#   text hash     9eecf5bcf1714a92
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  326461b8b1916234
-#   text hash     59c7effd9953c4fe
+#   content hash  4a085c64029c64da
+#   text hash     565650d68ece7530
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

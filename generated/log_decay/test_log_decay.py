@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  326461b8b1916234
-#   text hash     388d3934dd39f884
+#   content hash  4a085c64029c64da
+#   text hash     b8e467e0b40d117a
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

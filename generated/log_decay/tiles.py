@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  326461b8b1916234
-#   text hash     42152d8a369f8e56
+#   content hash  4a085c64029c64da
+#   text hash     332112e9151400a5
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d1a3adbec52bcfc7
-#   text hash     6386fc6c509d6870
+#   content hash  38aac535624dc9d0
+#   text hash     797084953743d177
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

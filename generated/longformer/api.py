@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d1a3adbec52bcfc7
-#   text hash     e7410ee73fc1783e
+#   content hash  38aac535624dc9d0
+#   text hash     cb42a06e351df4dd
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d1a3adbec52bcfc7
-#   text hash     c61ea8158cfc5ec5
+#   content hash  38aac535624dc9d0
+#   text hash     c1ad6416a99b6d42
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

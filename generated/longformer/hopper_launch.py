@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d1a3adbec52bcfc7
-#   text hash     a81fdfefd2e7a402
+#   content hash  38aac535624dc9d0
+#   text hash     49ab2dc07d06a7ba
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d1a3adbec52bcfc7
-#   text hash     0dfa5e228fda011c
+#   content hash  38aac535624dc9d0
+#   text hash     780543585bbb63a4
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a21a8b2e34f6c126
-#   text hash     d2b1a15726053fa6
+#   content hash  15f6006298ad2f49
+#   text hash     5bcf78b9d8361866
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a21a8b2e34f6c126
-#   text hash     0da3a916c03ecc8d
+#   content hash  15f6006298ad2f49
+#   text hash     c8cf81026e204958
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a21a8b2e34f6c126
-#   text hash     f9fe987b944f6218
+#   content hash  15f6006298ad2f49
+#   text hash     a3fa839e281966f5
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

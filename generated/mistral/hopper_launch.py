@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a21a8b2e34f6c126
-#   text hash     6abe87ece0b24bc2
+#   content hash  15f6006298ad2f49
+#   text hash     ae8c476121a7ba2b
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a21a8b2e34f6c126
-#   text hash     0f4f4439d4303b2b
+#   content hash  15f6006298ad2f49
+#   text hash     2c5d06eede08f10b
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

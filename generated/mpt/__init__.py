@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4d7892c00a673c99
-#   text hash     be0171782b5441d7
+#   content hash  01d9baeefa0de317
+#   text hash     8ac9c693206a569d
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4d7892c00a673c99
-#   text hash     8e2e208a97b69afb
+#   content hash  01d9baeefa0de317
+#   text hash     731052260d7544de
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4d7892c00a673c99
-#   text hash     984fefbf1cd9d49c
+#   content hash  01d9baeefa0de317
+#   text hash     4d7cb52bc27bea59
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

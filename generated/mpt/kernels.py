@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4d7892c00a673c99
-#   text hash     d9607349028c392a
+#   content hash  01d9baeefa0de317
+#   text hash     9ccfeeb25f7a2b29
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4d7892c00a673c99
-#   text hash     d3dcdbc753c5e5a7
+#   content hash  01d9baeefa0de317
+#   text hash     e3e1fd9f458e57ee
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

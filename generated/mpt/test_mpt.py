@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4d7892c00a673c99
-#   text hash     9c8c8febd3d89695
+#   content hash  01d9baeefa0de317
+#   text hash     cd0846e60f59f778
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4d7892c00a673c99
-#   text hash     ca43d13298865721
+#   content hash  01d9baeefa0de317
+#   text hash     5d30b35736c73e97
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f90d1fad29267b5d
-#   text hash     b50d7497a09b4f4f
+#   content hash  608304809e267827
+#   text hash     8b9996dceddf054d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f90d1fad29267b5d
-#   text hash     ff12372e166ff84d
+#   content hash  608304809e267827
+#   text hash     e720203806ce1a8d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py gets."""
 

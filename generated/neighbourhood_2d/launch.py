@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f90d1fad29267b5d
-#   text hash     aa89c9dbfec43b1c
+#   content hash  608304809e267827
+#   text hash     b2696b4687854582
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

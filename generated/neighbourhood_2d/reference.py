@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f90d1fad29267b5d
-#   text hash     f71b2bdbf09e12ec
+#   content hash  608304809e267827
+#   text hash     3bf29d267721a8cd
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8d8e8fe74c0fa232
-#   text hash     c317a865af90e2f2
+#   content hash  d27e5d692d3796c9
+#   text hash     f3ade9e0322440eb
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8d8e8fe74c0fa232
-#   text hash     cb194cb74f0ec9e0
+#   content hash  d27e5d692d3796c9
+#   text hash     50c0281c54687767
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

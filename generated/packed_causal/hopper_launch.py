@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8d8e8fe74c0fa232
-#   text hash     e5e5a1542272d1e2
+#   content hash  d27e5d692d3796c9
+#   text hash     0efa0432fd0d7d14
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

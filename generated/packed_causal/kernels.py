@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8d8e8fe74c0fa232
-#   text hash     32ed2ac40409f0fb
+#   content hash  d27e5d692d3796c9
+#   text hash     b8d2cfc72d2840a8
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8d8e8fe74c0fa232
-#   text hash     3fb3e5f91741f1f2
+#   content hash  d27e5d692d3796c9
+#   text hash     d203bb9c081340f9
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  40284baa9841e2da
-#   text hash     c716ba83cef057ba
+#   content hash  3283e1f3bd24dd2b
+#   text hash     25387330459ab7eb
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py gets."""
 

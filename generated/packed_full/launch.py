@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  40284baa9841e2da
-#   text hash     8774e20b99ddf9bf
+#   content hash  3283e1f3bd24dd2b
+#   text hash     fdaa4ddd23c0a97a
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  40284baa9841e2da
-#   text hash     9caf32a12ecd8f16
+#   content hash  3283e1f3bd24dd2b
+#   text hash     4083a8b9e5b227bc
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

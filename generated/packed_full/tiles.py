@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  40284baa9841e2da
-#   text hash     abb754767436c46d
+#   content hash  3283e1f3bd24dd2b
+#   text hash     16a28f7ddc2885b0
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

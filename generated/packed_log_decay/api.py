@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  cbde476eec530340
-#   text hash     5e8a4253d5c81836
+#   content hash  03cfad5eb9969964
+#   text hash     53ac5b44280fe0ae
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

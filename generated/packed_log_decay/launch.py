@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  cbde476eec530340
-#   text hash     93e73db5e866ba8e
+#   content hash  03cfad5eb9969964
+#   text hash     ccf2631902622fb6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  cbde476eec530340
-#   text hash     0baeaf4438e94f60
+#   content hash  03cfad5eb9969964
+#   text hash     5cf0252c6873bf48
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4f94fbbc0bc3e77d
-#   text hash     7108ba29f3fcc698
+#   content hash  6782c90058410668
+#   text hash     e6dd1eb97e237e96
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4f94fbbc0bc3e77d
-#   text hash     e06413a42e7ddffe
+#   content hash  6782c90058410668
+#   text hash     b0bf8dd7116caaf5
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

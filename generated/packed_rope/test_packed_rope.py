@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4f94fbbc0bc3e77d
-#   text hash     6929a15e32c077bc
+#   content hash  6782c90058410668
+#   text hash     ae1d3d2ff23c15ea
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4f94fbbc0bc3e77d
-#   text hash     3e2a642b0d2c71f7
+#   content hash  6782c90058410668
+#   text hash     4882b4d9b6df780a
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

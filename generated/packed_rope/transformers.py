@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4f94fbbc0bc3e77d
-#   text hash     dab1c7440220095e
+#   content hash  6782c90058410668
+#   text hash     e6584c826b6d9941
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

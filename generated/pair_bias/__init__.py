@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  470611636c5c4173
-#   text hash     c962c60d0c315c33
+#   content hash  a15cccddc42b7bcb
+#   text hash     46aaeb6f7c2a6a04
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  470611636c5c4173
-#   text hash     4c6794e565d3237a
+#   content hash  a15cccddc42b7bcb
+#   text hash     96a7aa0c2e354b7d
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

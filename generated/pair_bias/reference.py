@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  470611636c5c4173
-#   text hash     86d4c0871a718095
+#   content hash  a15cccddc42b7bcb
+#   text hash     1173f99811c1bdf5
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

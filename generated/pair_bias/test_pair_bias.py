@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  470611636c5c4173
-#   text hash     5b8008ca2156b645
+#   content hash  a15cccddc42b7bcb
+#   text hash     92cd1520d1b01d13
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

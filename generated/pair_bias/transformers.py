@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  470611636c5c4173
-#   text hash     328aacf959e03c76
+#   content hash  a15cccddc42b7bcb
+#   text hash     c1321f565c71a6a6
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  fb84cef0d334895a
-#   text hash     b9e913e3335e6676
+#   content hash  1f5d616dbde7b7bc
+#   text hash     5f964e3c891ae0e4
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  fb84cef0d334895a
-#   text hash     6ef4d77d238b851a
+#   content hash  1f5d616dbde7b7bc
+#   text hash     a2c5e60b4fcee064
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

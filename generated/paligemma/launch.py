@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  fb84cef0d334895a
-#   text hash     6dd5e433baed03ba
+#   content hash  1f5d616dbde7b7bc
+#   text hash     6063bdd5332c2a76
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  fb84cef0d334895a
-#   text hash     5fdf491a2b83cb7b
+#   content hash  1f5d616dbde7b7bc
+#   text hash     1a123ab457f22790
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  fb84cef0d334895a
-#   text hash     041341c7a11b7455
+#   content hash  1f5d616dbde7b7bc
+#   text hash     265c7f78a52dff93
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  70a5fb406449fe4f
-#   text hash     9512882cabf369f8
+#   content hash  ba8d930b0123c20e
+#   text hash     548f714824c53513
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  70a5fb406449fe4f
-#   text hash     4b07410892d0c683
+#   content hash  ba8d930b0123c20e
+#   text hash     e8becef1eb6e820f
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py gets."""
 

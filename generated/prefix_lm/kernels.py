@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  70a5fb406449fe4f
-#   text hash     02bef4c5a4230ec8
+#   content hash  ba8d930b0123c20e
+#   text hash     5877639de30e6556
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  70a5fb406449fe4f
-#   text hash     99eb4c682b86bdc9
+#   content hash  ba8d930b0123c20e
+#   text hash     ab738256df255e8b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  70a5fb406449fe4f
-#   text hash     6f245d51a681882c
+#   content hash  ba8d930b0123c20e
+#   text hash     2b691b705b7e7c82
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

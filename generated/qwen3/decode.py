@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ec2ff13d89587414
-#   text hash     cfbbc96e2899abcf
+#   content hash  76d12a902d05e302
+#   text hash     fd7a3e7fed363992
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

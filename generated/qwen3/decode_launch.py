@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ec2ff13d89587414
-#   text hash     2c4f6165f7496fae
+#   content hash  76d12a902d05e302
+#   text hash     319adba9467205e3
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

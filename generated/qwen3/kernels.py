@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ec2ff13d89587414
-#   text hash     04e015b5d2dc2545
+#   content hash  76d12a902d05e302
+#   text hash     6a284a2851154eec
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

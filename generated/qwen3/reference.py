@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ec2ff13d89587414
-#   text hash     87109d76502cccf9
+#   content hash  76d12a902d05e302
+#   text hash     f5e52b1006d89d52
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

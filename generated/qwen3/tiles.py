@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ec2ff13d89587414
-#   text hash     0e865679c7776f4f
+#   content hash  76d12a902d05e302
+#   text hash     a9bd232e2880c353
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e61d90a37e6a7db3
-#   text hash     92585aaa64b55015
+#   content hash  9a653e88ef6b1af2
+#   text hash     ce671fdc629c1273
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

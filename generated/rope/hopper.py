@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e61d90a37e6a7db3
-#   text hash     9b0e9cafb3416f33
+#   content hash  9a653e88ef6b1af2
+#   text hash     5c32f7b0d0850520
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

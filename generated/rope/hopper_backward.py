@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e61d90a37e6a7db3
-#   text hash     704cdea6b57b2607
+#   content hash  9a653e88ef6b1af2
+#   text hash     d1838f84990ca2f6
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e61d90a37e6a7db3
-#   text hash     89335b644ae2d76a
+#   content hash  9a653e88ef6b1af2
+#   text hash     1d51cc73febe0f23
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

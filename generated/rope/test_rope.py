@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e61d90a37e6a7db3
-#   text hash     038433b202c7c3c1
+#   content hash  9a653e88ef6b1af2
+#   text hash     249a139ee7d79062
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

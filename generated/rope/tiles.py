@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e61d90a37e6a7db3
-#   text hash     f926095da1ee9167
+#   content hash  9a653e88ef6b1af2
+#   text hash     24f2bd3bc16700c9
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

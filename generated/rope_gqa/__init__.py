@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0faf3a9622823283
-#   text hash     abe7da835400c5c4
+#   content hash  016c4430c177a7ab
+#   text hash     27fd633ae89bc9b8
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

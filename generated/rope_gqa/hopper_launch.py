@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0faf3a9622823283
-#   text hash     51731bbc9c5ea4ae
+#   content hash  016c4430c177a7ab
+#   text hash     4768c5748a36e10f
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0faf3a9622823283
-#   text hash     112ba17ba5ce79fe
+#   content hash  016c4430c177a7ab
+#   text hash     de07afdc4277998a
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0faf3a9622823283
-#   text hash     f22bdb91d7946f4b
+#   content hash  016c4430c177a7ab
+#   text hash     1939ac74e1803f37
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0faf3a9622823283
-#   text hash     13e54b515755f1d3
+#   content hash  016c4430c177a7ab
+#   text hash     8d24a6ae482ea343
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9d4795a873f2e50c
-#   text hash     747482d90f8f1736
+#   content hash  2c7dcb3f7a3a3a34
+#   text hash     13a680ad5fa15cd3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9d4795a873f2e50c
-#   text hash     49ac562cd62bdaa2
+#   content hash  2c7dcb3f7a3a3a34
+#   text hash     7f6c7e1002aa68d1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py gets."""
 

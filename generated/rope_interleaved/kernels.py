@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9d4795a873f2e50c
-#   text hash     4f2998c71fa90727
+#   content hash  2c7dcb3f7a3a3a34
+#   text hash     a3cdae85e5afe66e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

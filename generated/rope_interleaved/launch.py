@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9d4795a873f2e50c
-#   text hash     a942dbc8eab04de2
+#   content hash  2c7dcb3f7a3a3a34
+#   text hash     875e244aa58f6d51
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

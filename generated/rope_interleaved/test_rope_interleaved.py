@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9d4795a873f2e50c
-#   text hash     7c2a69962a434960
+#   content hash  2c7dcb3f7a3a3a34
+#   text hash     c0b1b69d1c3e5f68
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

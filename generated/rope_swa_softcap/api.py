@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1242d0196d968e30
-#   text hash     c8850e4d88a8ee52
+#   content hash  7ce45126e8421703
+#   text hash     ca0f53643d1a063e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1242d0196d968e30
-#   text hash     3946f597ca66fbb1
+#   content hash  7ce45126e8421703
+#   text hash     802c2111530e6f93
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

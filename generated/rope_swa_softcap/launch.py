@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1242d0196d968e30
-#   text hash     648d7bfb33032ce8
+#   content hash  7ce45126e8421703
+#   text hash     7056a5f612cdc2c9
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

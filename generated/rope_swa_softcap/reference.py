@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1242d0196d968e30
-#   text hash     1b53967d345b3c71
+#   content hash  7ce45126e8421703
+#   text hash     32d784d41c6742a4
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1242d0196d968e30
-#   text hash     1b154ddbbddb0dbc
+#   content hash  7ce45126e8421703
+#   text hash     a2366e32c1a69e24
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  52341c3691b4ab79
-#   text hash     4707e686aa4c8b2b
+#   content hash  55838fca06a0fd82
+#   text hash     255eb38ea5add889
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  52341c3691b4ab79
-#   text hash     27eaadcb0d86b539
+#   content hash  55838fca06a0fd82
+#   text hash     18b0c5ad2754427c
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

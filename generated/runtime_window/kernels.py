@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  52341c3691b4ab79
-#   text hash     6fc6f5db0e1635a3
+#   content hash  55838fca06a0fd82
+#   text hash     01e9fee17e03e37c
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

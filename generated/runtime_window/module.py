@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  52341c3691b4ab79
-#   text hash     5346ce2798077714
+#   content hash  55838fca06a0fd82
+#   text hash     0517785a9ac47a58
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  52341c3691b4ab79
-#   text hash     191d833421f0310b
+#   content hash  55838fca06a0fd82
+#   text hash     8da81f410e8d755d
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d3fb77d72ebd84a2
-#   text hash     867822bdfa70f750
+#   content hash  e6b4d6ceb8c5eeed
+#   text hash     9c69ca36041eaaad
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d3fb77d72ebd84a2
-#   text hash     5e3ac9cdc5cbc653
+#   content hash  e6b4d6ceb8c5eeed
+#   text hash     6de1ec720e43dd70
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

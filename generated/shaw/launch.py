@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d3fb77d72ebd84a2
-#   text hash     fd3a0c965368f35d
+#   content hash  e6b4d6ceb8c5eeed
+#   text hash     6bec046c3e32223d
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

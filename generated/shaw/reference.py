@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d3fb77d72ebd84a2
-#   text hash     6c5bd48f74a03649
+#   content hash  e6b4d6ceb8c5eeed
+#   text hash     51e75a857c45e6cb
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d3fb77d72ebd84a2
-#   text hash     836a4d165e8a7397
+#   content hash  e6b4d6ceb8c5eeed
+#   text hash     733a7150ad4680b6
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

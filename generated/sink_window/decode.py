@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2279c7b963a473bb
-#   text hash     9fbab191c39d1da4
+#   content hash  168a8afda3543c29
+#   text hash     1d3524290dab6493
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2279c7b963a473bb
-#   text hash     ef1b36e0021e1029
+#   content hash  168a8afda3543c29
+#   text hash     3c99e585c69befe7
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

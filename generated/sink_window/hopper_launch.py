@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2279c7b963a473bb
-#   text hash     96e7047f826cdae0
+#   content hash  168a8afda3543c29
+#   text hash     90ddf4a5f7795607
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

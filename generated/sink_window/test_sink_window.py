@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2279c7b963a473bb
-#   text hash     942746af33a8ed06
+#   content hash  168a8afda3543c29
+#   text hash     de477b429d91bfa7
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2279c7b963a473bb
-#   text hash     de0bbee9a4ff9a8b
+#   content hash  168a8afda3543c29
+#   text hash     f0139a93033f8b61
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b18277b0d2f9c6a9
-#   text hash     e199e189deeb06d5
+#   content hash  f841398981b87ce6
+#   text hash     db6f89eaf7b2f860
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b18277b0d2f9c6a9
-#   text hash     271dd61434cb08f4
+#   content hash  f841398981b87ce6
+#   text hash     701270a4fd74f311
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

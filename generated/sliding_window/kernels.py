@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b18277b0d2f9c6a9
-#   text hash     1b89c396fd0784fb
+#   content hash  f841398981b87ce6
+#   text hash     3b4efd1e1cb2dbd5
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

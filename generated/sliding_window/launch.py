@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b18277b0d2f9c6a9
-#   text hash     11c1e1a615d3dcdc
+#   content hash  f841398981b87ce6
+#   text hash     be3ffc38c636c209
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b18277b0d2f9c6a9
-#   text hash     5fc23745aed03723
+#   content hash  f841398981b87ce6
+#   text hash     0a3cb068351117a9
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

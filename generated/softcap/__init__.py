@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3cf956cc874a74f9
-#   text hash     fd1f943f6ff7c93c
+#   content hash  36b87363f8733a75
+#   text hash     dfba4c46897338d1
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3cf956cc874a74f9
-#   text hash     4775abfe66d7d95d
+#   content hash  36b87363f8733a75
+#   text hash     815cdb16fee77e50
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

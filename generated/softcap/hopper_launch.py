@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3cf956cc874a74f9
-#   text hash     7e330ca830b7fffb
+#   content hash  36b87363f8733a75
+#   text hash     80f96b34b2c33801
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3cf956cc874a74f9
-#   text hash     613676a5b3c0414a
+#   content hash  36b87363f8733a75
+#   text hash     43af099b8aa2e1f5
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3cf956cc874a74f9
-#   text hash     a45a0a307fa640a3
+#   content hash  36b87363f8733a75
+#   text hash     a4b21f6239dcdcdd
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7004195f4d1a1ed2
-#   text hash     67a7705f14a9406a
+#   content hash  c8f6f7edd2605d4f
+#   text hash     d5d1d17bf5863850
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

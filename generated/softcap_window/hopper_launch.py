@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7004195f4d1a1ed2
-#   text hash     9d40ea15afd262bc
+#   content hash  c8f6f7edd2605d4f
+#   text hash     d5df8f51aa7bdd2f
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7004195f4d1a1ed2
-#   text hash     297e4a8e40c25223
+#   content hash  c8f6f7edd2605d4f
+#   text hash     9e004be5e3a720fa
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7004195f4d1a1ed2
-#   text hash     d962060836825c67
+#   content hash  c8f6f7edd2605d4f
+#   text hash     0eb6244c73a8e658
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  56e30b2a996643e9
-#   text hash     94f587b35eab3e66
+#   content hash  ff296d95d8c4108f
+#   text hash     d44f5f006bd95b21
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

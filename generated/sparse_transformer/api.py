@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  56e30b2a996643e9
-#   text hash     36b651231d9425de
+#   content hash  ff296d95d8c4108f
+#   text hash     82eb886e1c834dcb
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  56e30b2a996643e9
-#   text hash     468a7588a45303ff
+#   content hash  ff296d95d8c4108f
+#   text hash     70a443f649809319
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  56e30b2a996643e9
-#   text hash     ba000ef68ae3db39
+#   content hash  ff296d95d8c4108f
+#   text hash     1057b276632aef41
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  56e30b2a996643e9
-#   text hash     8d85a337553eafa1
+#   content hash  ff296d95d8c4108f
+#   text hash     b541d18ea27cb785
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  62ce3e0efdad094a
-#   text hash     2b93d8d9b4faeece
+#   content hash  90ebb662cfc7b909
+#   text hash     27429fa0a1fa66a4
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  62ce3e0efdad094a
-#   text hash     a4c272709bcbacec
+#   content hash  90ebb662cfc7b909
+#   text hash     e5c449cc0ed4cb40
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

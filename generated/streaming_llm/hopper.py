@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  62ce3e0efdad094a
-#   text hash     1cbaabe109ef2957
+#   content hash  90ebb662cfc7b909
+#   text hash     16566736dc4ee12a
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

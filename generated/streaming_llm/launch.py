@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  62ce3e0efdad094a
-#   text hash     c68e1a86169c2fa5
+#   content hash  90ebb662cfc7b909
+#   text hash     9abab5d04425a5e7
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

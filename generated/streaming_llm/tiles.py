@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  62ce3e0efdad094a
-#   text hash     f7ff4c9a4fb23a09
+#   content hash  90ebb662cfc7b909
+#   text hash     5d7701e1c08e1df1
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

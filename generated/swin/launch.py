@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1fc00765d9743df6
-#   text hash     a861dde52b744535
+#   content hash  0568a5f65af4f7a6
+#   text hash     77793b42aabc0703
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1fc00765d9743df6
-#   text hash     81b5e05d982f1a4b
+#   content hash  0568a5f65af4f7a6
+#   text hash     ab1eb46822389d7c
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1fc00765d9743df6
-#   text hash     3cfd43453a478644
+#   content hash  0568a5f65af4f7a6
+#   text hash     29639f0da8c67094
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  cc7f3ca5e3ea72c8
-#   text hash     6020946b0ed9f603
+#   content hash  614b088d5171cd60
+#   text hash     eeeeeeb6064e3920
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  cc7f3ca5e3ea72c8
-#   text hash     2ffe519b6c27aa4b
+#   content hash  614b088d5171cd60
+#   text hash     12616080362fb4cf
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  cc7f3ca5e3ea72c8
-#   text hash     77d4e1d906613ea4
+#   content hash  614b088d5171cd60
+#   text hash     3c81634bc363598f
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  cc7f3ca5e3ea72c8
-#   text hash     6510cf0ba48ba851
+#   content hash  614b088d5171cd60
+#   text hash     feef19c999f530ef
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  cc7f3ca5e3ea72c8
-#   text hash     ab73ef06bad13fd3
+#   content hash  614b088d5171cd60
+#   text hash     20806c64400bae0b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

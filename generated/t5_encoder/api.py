@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8338ed967c939671
-#   text hash     a6e4d322ab6fc616
+#   content hash  8e9e21827745f551
+#   text hash     3105ece9f2116fae
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8338ed967c939671
-#   text hash     05685bdd874ff206
+#   content hash  8e9e21827745f551
+#   text hash     49d134459513a2e1
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

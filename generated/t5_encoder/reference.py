@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8338ed967c939671
-#   text hash     62694b13e5107edd
+#   content hash  8e9e21827745f551
+#   text hash     54cd7d37976a95ee
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8338ed967c939671
-#   text hash     176aa0eb0bd9fe2c
+#   content hash  8e9e21827745f551
+#   text hash     0c2096ed6b5f33aa
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7a81a1d807ee2622
-#   text hash     ff7342c3e375d5d7
+#   content hash  5ff91e2e3f1c0e05
+#   text hash     44f6d8dd27154314
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

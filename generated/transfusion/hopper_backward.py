@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7a81a1d807ee2622
-#   text hash     92b9102272156291
+#   content hash  5ff91e2e3f1c0e05
+#   text hash     a6512272622e12f7
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

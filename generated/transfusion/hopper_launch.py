@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7a81a1d807ee2622
-#   text hash     1588ae8e56ff4ca9
+#   content hash  5ff91e2e3f1c0e05
+#   text hash     4ac3b6c94421f54c
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py gets."""
 

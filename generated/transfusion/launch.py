@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7a81a1d807ee2622
-#   text hash     aff8ec6c904b1f4d
+#   content hash  5ff91e2e3f1c0e05
+#   text hash     a5d4a90bbabe3dce
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7a81a1d807ee2622
-#   text hash     580f05d6e88a1de3
+#   content hash  5ff91e2e3f1c0e05
+#   text hash     0d5435a6d2f090e1
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3a02c4e90f46285b
-#   text hash     375fe552b8c26a83
+#   content hash  fd4b188a2309d4af
+#   text hash     684ff80b19065637
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3a02c4e90f46285b
-#   text hash     507b23dd3047582b
+#   content hash  fd4b188a2309d4af
+#   text hash     2a38cd77e77bbb95
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3a02c4e90f46285b
-#   text hash     04fe052827cdcb94
+#   content hash  fd4b188a2309d4af
+#   text hash     dcb0957eea81767e
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py gets."""
 

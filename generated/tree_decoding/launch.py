@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3a02c4e90f46285b
-#   text hash     d7d5236e2fe98852
+#   content hash  fd4b188a2309d4af
+#   text hash     4705692c0550d3f5
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

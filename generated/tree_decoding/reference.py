@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3a02c4e90f46285b
-#   text hash     cbb07071745ecdc2
+#   content hash  fd4b188a2309d4af
+#   text hash     bb31671393fbbc31
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -150,6 +150,39 @@ def test_an_lse_is_described_where_each_heads_begins_at_16_bytes(
     assert not described or (found.base is lse and found.shape == [lse.numel()])
 
 
+def on_hopper(runtime: ModuleType, error: Exception | None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What is remembered of a first launch on a Hopper GPU that fails or does not."""
+
+    def launch(*_: Any) -> None:
+        if error:
+            raise error
+
+    monkeypatch.setattr(runtime, "INTERPRETED", False)
+    monkeypatch.setattr(runtime, "on_hopper", lambda *_: (128, 128, 8, 2, "kernels"))
+    monkeypatch.setattr(runtime, "unwilling", set())
+    cache = runtime.LaunchCache()
+    tables = SimpleNamespace(__package__="launched_causal")
+    assert runtime.launch_on_hopper(cache, tables, "forward", launch, None, None, 64) is (error is None)
+    tiles: dict[str, Any] = cache.tiles
+    return tiles
+
+
+def test_kernels_that_do_not_compile_give_way_and_others_stay(
+    runtime: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert on_hopper(runtime, None, monkeypatch) == {"forward": (128, 128, 8, 2, "kernels")}
+    with pytest.warns(UserWarning, match="launched_causal: portable kernels take the place .* RuntimeError: no room"):
+        assert on_hopper(runtime, RuntimeError("no room\nfor more"), monkeypatch) == {"forward": ()}
+    monkeypatch.setenv("ATTNFORGE_TARGET", "hopper")
+    with pytest.raises(RuntimeError, match="no room"):
+        on_hopper(runtime, RuntimeError("no room"), monkeypatch)
+
+
+def test_a_gpu_without_memory_says_nothing_of_kernels(runtime: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        on_hopper(runtime, torch.cuda.OutOfMemoryError("all taken"), monkeypatch)
+
+
 class Compiled:
     """A kernel as Triton has compiled it, whose launcher in C notes what it gets."""
 

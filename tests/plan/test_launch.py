@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import os
 import shutil
-import subprocess
-import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -14,10 +12,10 @@ from typing import Any
 
 import pytest
 import torch
+from compiling import Compiler
 from triton import knobs
 from triton.runtime import driver
 
-import attnforge
 from attnforge.gpu import bench
 from attnforge.source import resources
 
@@ -26,17 +24,26 @@ SCRIPT = Path(__file__).parents[1] / "launches.py"
 VARIANTS = sorted(resources.variants())
 
 
-def compared(folder: Path, *names: str) -> subprocess.CompletedProcess[str]:
-    env = os.environ | {"PYTHONPATH": str(Path(attnforge.__file__).parents[1])}
-    return subprocess.run([sys.executable, SCRIPT, folder, *names], env=env, capture_output=True, text=True)
+# the folder of a cache, which comes first, is not the script's
+COMPARISON = f"""
+import runpy
+import sys
+del sys.argv[1]
+runpy.run_path({str(SCRIPT)!r}, run_name="__main__")
+"""
+
+
+def compared(compiler: Compiler, folder: Path, *names: str) -> list[str]:
+    """The variants of a folder whose launches are compared; fails where they differ."""
+    with tempfile.TemporaryDirectory() as cache:
+        return compiler.run(COMPARISON, Path(cache), str(folder), *names)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(2))
-def test_launches_that_know_their_shapes_are_first_ones(part: int) -> None:
+def test_launches_that_know_their_shapes_are_first_ones(part: int, compiler: Compiler) -> None:
     names = VARIANTS[part::2]
-    done = compared(GENERATED, *names)
-    assert done.stdout.split() == names, done.stderr[-3000:]
+    assert compared(compiler, GENERATED, *names) == names
 
 
 @pytest.mark.slow
@@ -53,14 +60,15 @@ def test_launches_that_know_their_shapes_are_first_ones(part: int) -> None:
         ("            if given[i] is not None:\n                return False", "            pass"),
     ],
 )
-def test_comparison_finds(right: str, wrong: str, tmp_path: Path) -> None:
+def test_comparison_finds(right: str, wrong: str, compiler: Compiler, tmp_path: Path) -> None:
     package = tmp_path / "causal"
     package.mkdir()
     for path in (GENERATED / "causal").glob("*.py"):
         text = path.read_text()
         (package / path.name).write_text(text.replace(right, wrong) if path.name == "runtime.py" else text)
     assert (package / "runtime.py").read_text() != (GENERATED / "causal" / "runtime.py").read_text()
-    assert compared(tmp_path, "causal").returncode == 1
+    with pytest.raises(AssertionError, match="in place of"):
+        compared(compiler, tmp_path, "causal")
 
 
 @pytest.mark.slow
@@ -73,13 +81,14 @@ def test_comparison_finds(right: str, wrong: str, tmp_path: Path) -> None:
         ("decode_launch", "call.longest, splits, split_size, lse is None)", "call.longest, lse is None)"),
     ],
 )
-def test_comparison_of_decoding_finds(file: str, right: str, wrong: str, tmp_path: Path) -> None:
+def test_comparison_of_decoding_finds(file: str, right: str, wrong: str, compiler: Compiler, tmp_path: Path) -> None:
     package = tmp_path / "causal"
     shutil.copytree(GENERATED / "causal", package)
     text = (package / f"{file}.py").read_text()
     assert right in text
     (package / f"{file}.py").write_text(text.replace(right, wrong))
-    assert compared(tmp_path, "causal").returncode == 1
+    with pytest.raises(AssertionError, match="in place of"):
+        compared(compiler, tmp_path, "causal")
 
 
 @pytest.fixture

@@ -100,6 +100,22 @@ def test_chunks_give_what_the_whole_gives(
         torch.testing.assert_close(chunk, whole[:, first:end], **close)
 
 
+@pytest.mark.parametrize("axes", ["token", "head, token", "token, kv_head"])
+def test_entries_sum_up_what_they_share_each_for_itself(axes: str, tmp_path: Path) -> None:
+    name = f"lengths_shared_{axes.replace(', ', '_')}"
+    text = "mask: [causal]\nscore: [{expr: 'score + beta[q] - 0.5 * beta[k]'}]\n"
+    text += f"inputs: {{beta: {{axes: [{axes}], scan: cumsum, grad: true}}}}\n"
+    write(RandomSpec(name, f"name: {name}\n{text}"), tmp_path)
+    module = suite(tmp_path, name)
+    case = dataclasses.replace(module.SMALL, q_lens=(34, 34), k_lens=(40, 40))
+    for places in (
+        {"k_starts": numbers(3, 0), "k_lens": numbers(38, 40), "q_start": numbers(-1, 4)},
+        {"k_starts": numbers(9, 2), "k_lens": numbers(20, 36), "q_start": numbers(0, 0)},
+        {},
+    ):
+        module.check(case, **places)
+
+
 @pytest.mark.parametrize("places", [{"q_start": 0}, {"k_lens": numbers(0, 0)}], ids=["padding", "rows without keys"])
 @pytest.mark.parametrize("keys", [0, 20])
 def test_padding_has_no_sink(places: Call, keys: int, suites: dict[str, ModuleType]) -> None:

@@ -44,7 +44,7 @@ def scan_view(given: Input, spec: Spec) -> tuple[str, str]:
     The way back ends contiguous. Packed sequences have no batch axis.
     """
     axes = [kind for kind in given.kinds if not (kind == "batch" and spec.packed)]
-    order = [axis.kind for axis in seen_axes(given, spec)]
+    order = [axis.kind for axis in seen_axes(given, spec) if axis.kind in axes]
     text, back = given.name, ""
     if order != axes:
         text += f".permute({', '.join(str(axes.index(a)) for a in order)})"

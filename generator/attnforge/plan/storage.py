@@ -311,6 +311,13 @@ def of(spec: Spec) -> Storage:
 
 
 def seen_axes(given: Input, spec: Spec) -> tuple[Axis, ...]:
-    """The axes of an input as kernels see it: rows of packed sequences have no batch, a scan puts the tokens last."""
+    """The axes of an input as kernels see it: rows of packed sequences have no batch, a scan puts the tokens last.
+
+    Entries of a batch have sums of their own even of values that they share, as each may begin and end elsewhere.
+    """
     axes = of(spec).kept(given)
-    return tuple(sorted(axes, key=lambda a: (*HEAD_AXES, "token").index(a.kind))) if given.scan else axes
+    if not given.scan:
+        return axes
+    if not of(spec).cut and "batch" not in given.kinds:
+        axes = (Axis("batch"), *axes)
+    return tuple(sorted(axes, key=lambda a: (*HEAD_AXES, "token").index(a.kind)))

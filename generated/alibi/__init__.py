@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  691f7cc396016cb6
-#   text hash     7dfb53bdacf1282d
+#   content hash  5348ccf84df62ddb
+#   text hash     950ced93877ec499
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

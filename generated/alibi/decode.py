@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  691f7cc396016cb6
-#   text hash     088e0ab9674aeb74
+#   content hash  5348ccf84df62ddb
+#   text hash     593f58aef8818360
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

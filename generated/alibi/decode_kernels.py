@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  691f7cc396016cb6
-#   text hash     2202f7fdc24fd033
+#   content hash  5348ccf84df62ddb
+#   text hash     8a4712819bca4073
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

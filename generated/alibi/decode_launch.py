@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  691f7cc396016cb6
-#   text hash     9a3cab91a530ef5d
+#   content hash  5348ccf84df62ddb
+#   text hash     c47d1fe99fce7c04
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  691f7cc396016cb6
-#   text hash     938844da2a46b1fe
+#   content hash  5348ccf84df62ddb
+#   text hash     1131581a3c1a3964
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

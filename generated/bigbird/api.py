@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0af10af6c265e64e
-#   text hash     6eb76611a55459e6
+#   content hash  e9235f939c87144b
+#   text hash     e039c42f15cad429
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

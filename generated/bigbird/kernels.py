@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0af10af6c265e64e
-#   text hash     760bcab51ef8a467
+#   content hash  e9235f939c87144b
+#   text hash     056cba12aa461885
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0af10af6c265e64e
-#   text hash     585b1fefd29b9179
+#   content hash  e9235f939c87144b
+#   text hash     e90846c1550f30f6
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0af10af6c265e64e
-#   text hash     498aed1e4eb5a415
+#   content hash  e9235f939c87144b
+#   text hash     442970e70ef36e9f
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

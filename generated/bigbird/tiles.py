@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0af10af6c265e64e
-#   text hash     62d40eb12a69977d
+#   content hash  e9235f939c87144b
+#   text hash     bb28bec7e8e0ba91
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

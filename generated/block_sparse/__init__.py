@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  391baf126ec00f84
-#   text hash     c1c1b24407e505be
+#   content hash  ba11e82e2ea4d9a8
+#   text hash     dcb9dd22636acbcf
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  391baf126ec00f84
-#   text hash     32683ef16f9c6644
+#   content hash  ba11e82e2ea4d9a8
+#   text hash     eb4b517ff1c27ff4
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  391baf126ec00f84
-#   text hash     d8afed2a4b2c00f1
+#   content hash  ba11e82e2ea4d9a8
+#   text hash     5db0592821d723b8
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  391baf126ec00f84
-#   text hash     771fe12a7ce9ec48
+#   content hash  ba11e82e2ea4d9a8
+#   text hash     4fe6e05f5b830d8b
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  391baf126ec00f84
-#   text hash     1976f573a56b8eab
+#   content hash  ba11e82e2ea4d9a8
+#   text hash     6eafc13bacbde2c4
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5fb6625d72a502cf
-#   text hash     c561d4797e1288af
+#   content hash  abbf440f4e4162aa
+#   text hash     3f9bbbf370122e0f
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5fb6625d72a502cf
-#   text hash     3de3b69a9ca68e4e
+#   content hash  abbf440f4e4162aa
+#   text hash     82b798602750a337
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

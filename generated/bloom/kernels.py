@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5fb6625d72a502cf
-#   text hash     bc217c12d0349bb3
+#   content hash  abbf440f4e4162aa
+#   text hash     50a45cb2b0578c1c
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

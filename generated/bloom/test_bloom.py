@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5fb6625d72a502cf
-#   text hash     2cee3fbfed1115fb
+#   content hash  abbf440f4e4162aa
+#   text hash     2e1a586802926310
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

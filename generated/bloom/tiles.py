@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5fb6625d72a502cf
-#   text hash     2e094d2b3d02efe0
+#   content hash  abbf440f4e4162aa
+#   text hash     9d186e9090dac33c
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  98eed568bc152415
-#   text hash     e2943be004197dc1
+#   content hash  6f3006bdf7541a56
+#   text hash     7450bcae0b1c19c8
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

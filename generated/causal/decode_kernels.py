@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  98eed568bc152415
-#   text hash     0759191575de9117
+#   content hash  6f3006bdf7541a56
+#   text hash     c1aa8c13c5ee80c0
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  98eed568bc152415
-#   text hash     2074aa8165f0ef0d
+#   content hash  6f3006bdf7541a56
+#   text hash     f96328630e682d27
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

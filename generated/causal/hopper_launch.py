@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  98eed568bc152415
-#   text hash     f834163ab0183150
+#   content hash  6f3006bdf7541a56
+#   text hash     1e4710ac70adefdc
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  98eed568bc152415
-#   text hash     edf52f1685e9c030
+#   content hash  6f3006bdf7541a56
+#   text hash     b07cd142d01a0ad2
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  98eed568bc152415
-#   text hash     fea419f8bd2ac3bd
+#   content hash  6f3006bdf7541a56
+#   text hash     f884741d85edcf90
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

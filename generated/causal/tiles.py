@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  98eed568bc152415
-#   text hash     02899a3510508937
+#   content hash  6f3006bdf7541a56
+#   text hash     5fed31d0fdf178bd
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3c72018ee65e8ebe
-#   text hash     8884dac462ef168b
+#   content hash  b1e01b527bccad8f
+#   text hash     8da7c3f1ae8b2f46
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

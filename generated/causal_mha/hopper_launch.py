@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3c72018ee65e8ebe
-#   text hash     45eb67b6ed7bc6a0
+#   content hash  b1e01b527bccad8f
+#   text hash     caa69881c5c8b174
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3c72018ee65e8ebe
-#   text hash     318a5555fbdedbe4
+#   content hash  b1e01b527bccad8f
+#   text hash     5e476933f345d719
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

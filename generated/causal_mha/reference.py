@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3c72018ee65e8ebe
-#   text hash     05344c1a863f15e0
+#   content hash  b1e01b527bccad8f
+#   text hash     63b7a266428e8075
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

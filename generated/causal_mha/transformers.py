@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3c72018ee65e8ebe
-#   text hash     9c04e7a67ef0acb2
+#   content hash  b1e01b527bccad8f
+#   text hash     6acd34dc421fa9ed
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3082d746d3b6a9c8
-#   text hash     7300f811646d2868
+#   content hash  fa1b955f01c53a47
+#   text hash     01edb9e596981264
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

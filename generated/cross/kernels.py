@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3082d746d3b6a9c8
-#   text hash     514a15c11e870724
+#   content hash  fa1b955f01c53a47
+#   text hash     d5983cb58e1b983d
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

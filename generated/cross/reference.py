@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3082d746d3b6a9c8
-#   text hash     2b953022f3f5f4b2
+#   content hash  fa1b955f01c53a47
+#   text hash     13c16938fb5affc4
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3082d746d3b6a9c8
-#   text hash     6b85e00e2e40f955
+#   content hash  fa1b955f01c53a47
+#   text hash     99212fb2cbb3e88e
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3082d746d3b6a9c8
-#   text hash     b69a291f61dab33a
+#   content hash  fa1b955f01c53a47
+#   text hash     685fea22d05c95ad
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

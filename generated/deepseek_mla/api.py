@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f4b47283b3aec394
-#   text hash     126cc5c011c8ae59
+#   content hash  1f43d99db0997ea4
+#   text hash     41aa514fcf7e09c8
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f4b47283b3aec394
-#   text hash     d7bb89cf2bb50a92
+#   content hash  1f43d99db0997ea4
+#   text hash     e8049a76b19d26ac
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f4b47283b3aec394
-#   text hash     3e6d827a22d727ea
+#   content hash  1f43d99db0997ea4
+#   text hash     c55cfded719f0ad4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f4b47283b3aec394
-#   text hash     2b714044c4ccd1df
+#   content hash  1f43d99db0997ea4
+#   text hash     1b754e16c3ad1a51
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

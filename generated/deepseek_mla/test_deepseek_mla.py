@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f4b47283b3aec394
-#   text hash     b402e136798c5f66
+#   content hash  1f43d99db0997ea4
+#   text hash     059fa198d917cbb6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

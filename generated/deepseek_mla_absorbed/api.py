@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4e4eebdbfb8e8b9a
-#   text hash     9e1aca29b4432c1f
+#   content hash  24fac6f3e0750604
+#   text hash     51bcd398913c34eb
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4e4eebdbfb8e8b9a
-#   text hash     86f2e47b72166e1c
+#   content hash  24fac6f3e0750604
+#   text hash     861cc6a91da1d406
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

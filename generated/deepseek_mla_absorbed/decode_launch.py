@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4e4eebdbfb8e8b9a
-#   text hash     0e469b9f1a705efc
+#   content hash  24fac6f3e0750604
+#   text hash     b035f695f1f28375
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4e4eebdbfb8e8b9a
-#   text hash     e4e63ca55edc2613
+#   content hash  24fac6f3e0750604
+#   text hash     9fc4fb3dac218d81
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the
 latent ones.

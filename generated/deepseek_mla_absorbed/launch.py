@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4e4eebdbfb8e8b9a
-#   text hash     eed2d00c72430580
+#   content hash  24fac6f3e0750604
+#   text hash     33e1be3c19a9e2df
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

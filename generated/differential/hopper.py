@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5e3db8e764f4914f
-#   text hash     ec970e3acfa8bf99
+#   content hash  c042edf1a08c9af3
+#   text hash     34dc270b73ca4f5a
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

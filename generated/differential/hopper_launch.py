@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5e3db8e764f4914f
-#   text hash     4f2c25271e40f2c0
+#   content hash  c042edf1a08c9af3
+#   text hash     11d5bad19d1cba7f
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py gets."""
 

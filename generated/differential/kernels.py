@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5e3db8e764f4914f
-#   text hash     1c6d705e258ab200
+#   content hash  c042edf1a08c9af3
+#   text hash     ed1c34a1e185beec
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5e3db8e764f4914f
-#   text hash     88f95be2f47826a9
+#   content hash  c042edf1a08c9af3
+#   text hash     5d7eadaeb6d49a45
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

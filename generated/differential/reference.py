@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5e3db8e764f4914f
-#   text hash     314c5b4e676b10fe
+#   content hash  c042edf1a08c9af3
+#   text hash     7d5f59a463c1aeec
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5e3db8e764f4914f
-#   text hash     d89a769047620d48
+#   content hash  c042edf1a08c9af3
+#   text hash     d1c7cc53f03c3b29
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c95bb741ca2c5b14
-#   text hash     481e3323d5136763
+#   content hash  50c0094f3b84f2d7
+#   text hash     d49ba08b725c3331
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

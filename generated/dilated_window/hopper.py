@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c95bb741ca2c5b14
-#   text hash     3bed3f8e1ccde80c
+#   content hash  50c0094f3b84f2d7
+#   text hash     71a8610d62d2d3e8
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

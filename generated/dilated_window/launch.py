@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c95bb741ca2c5b14
-#   text hash     5e0186ef1a8fcc8c
+#   content hash  50c0094f3b84f2d7
+#   text hash     b1154ecaeb0d9122
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

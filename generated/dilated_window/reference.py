@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c95bb741ca2c5b14
-#   text hash     cff19fe85bd28d45
+#   content hash  50c0094f3b84f2d7
+#   text hash     4d2c9c5a73dd7f22
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c95bb741ca2c5b14
-#   text hash     e71b419ce4ee5ab8
+#   content hash  50c0094f3b84f2d7
+#   text hash     2aa8b2b4ca805ee0
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

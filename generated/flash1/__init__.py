@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  fd74ca7ab7edd9f0
-#   text hash     8632b6c17d0e7cd6
+#   content hash  813c38bb9fa5a89a
+#   text hash     8b0fa29c257c6ea9
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  fd74ca7ab7edd9f0
-#   text hash     b759645aed7518fa
+#   content hash  813c38bb9fa5a89a
+#   text hash     05b16ee3c3724220
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

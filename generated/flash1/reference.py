@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  fd74ca7ab7edd9f0
-#   text hash     d4e9caaeb7d94503
+#   content hash  813c38bb9fa5a89a
+#   text hash     3bc06e37b799b7c9
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

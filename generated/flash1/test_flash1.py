@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  fd74ca7ab7edd9f0
-#   text hash     c1733de2b86061a6
+#   content hash  813c38bb9fa5a89a
+#   text hash     6b1b0a4a19a41f1e
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  fd74ca7ab7edd9f0
-#   text hash     aa77e97ef88c800e
+#   content hash  813c38bb9fa5a89a
+#   text hash     bcee5bd9350c6033
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

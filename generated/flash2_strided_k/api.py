@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4a3cd4693f08093d
-#   text hash     fc84a1bee8ab41a4
+#   content hash  790190179c60a47f
+#   text hash     06fd9ec589bb5603
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

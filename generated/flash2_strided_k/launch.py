@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4a3cd4693f08093d
-#   text hash     577ffedf00d7e979
+#   content hash  790190179c60a47f
+#   text hash     3e09216bfa7440b2
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

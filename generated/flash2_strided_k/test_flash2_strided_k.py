@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4a3cd4693f08093d
-#   text hash     2dff5c824ed3b106
+#   content hash  790190179c60a47f
+#   text hash     2ae4b6d8e3d6898f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

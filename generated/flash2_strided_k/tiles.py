@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4a3cd4693f08093d
-#   text hash     d0b70cde232cb0fa
+#   content hash  790190179c60a47f
+#   text hash     4972fc0f18f11fd4
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  44debe70bd361eab
-#   text hash     3bf686a32d984823
+#   content hash  802683c47720e73e
+#   text hash     f21fd7f6481521ed
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  44debe70bd361eab
-#   text hash     b556c9c419e20c3e
+#   content hash  802683c47720e73e
+#   text hash     db0dba36225c0281
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

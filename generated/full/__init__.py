@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  da7a45014f862e42
-#   text hash     856e1a1c2f107450
+#   content hash  2f499edd04cf5f0d
+#   text hash     939b36b0183a6852
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

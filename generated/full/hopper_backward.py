@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  da7a45014f862e42
-#   text hash     4d8d51645f5ed5ea
+#   content hash  2f499edd04cf5f0d
+#   text hash     00f0b35763f53b9a
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

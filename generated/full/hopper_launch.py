@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  da7a45014f862e42
-#   text hash     acf28e3195ba4f92
+#   content hash  2f499edd04cf5f0d
+#   text hash     5b805fc926bdd4c7
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  da7a45014f862e42
-#   text hash     103a02a160b95e8c
+#   content hash  2f499edd04cf5f0d
+#   text hash     ba2e51ffdd76ef68
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  da7a45014f862e42
-#   text hash     a410d9e0db4bbc5a
+#   content hash  2f499edd04cf5f0d
+#   text hash     2ea3a117940bbe64
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  da7a45014f862e42
-#   text hash     6e0858c417ec1d33
+#   content hash  2f499edd04cf5f0d
+#   text hash     a2e3204162959893
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

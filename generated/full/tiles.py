@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  da7a45014f862e42
-#   text hash     8c946efb7fa52031
+#   content hash  2f499edd04cf5f0d
+#   text hash     e682a70ffe792845
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  93f1c86321fda61c
-#   text hash     fb46c89439d2d001
+#   content hash  799f756af63c66e7
+#   text hash     4860bfb7236d4f89
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

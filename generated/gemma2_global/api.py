@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  93f1c86321fda61c
-#   text hash     501f72abb2629aef
+#   content hash  799f756af63c66e7
+#   text hash     bf4ee1be574cbd28
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

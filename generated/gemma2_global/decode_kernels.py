@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  93f1c86321fda61c
-#   text hash     ea423ce41b460b5e
+#   content hash  799f756af63c66e7
+#   text hash     7085ac9c5acc17e9
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

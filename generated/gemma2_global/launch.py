@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  93f1c86321fda61c
-#   text hash     f74304d0bb93e365
+#   content hash  799f756af63c66e7
+#   text hash     14a6dd7d09df3c9b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

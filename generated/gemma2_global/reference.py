@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  93f1c86321fda61c
-#   text hash     a3a08e61633f4e1c
+#   content hash  799f756af63c66e7
+#   text hash     aa90cfa98a726862
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

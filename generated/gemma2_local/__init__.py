@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  731a3a06935a5d3d
-#   text hash     3f3977673ac8ad75
+#   content hash  9500c406abe171bd
+#   text hash     75cae16576e45afc
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

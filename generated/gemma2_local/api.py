@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  731a3a06935a5d3d
-#   text hash     234ec9b48d8ba445
+#   content hash  9500c406abe171bd
+#   text hash     2cf0159613c204c5
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

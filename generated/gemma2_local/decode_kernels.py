@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  731a3a06935a5d3d
-#   text hash     14792e91f8f2b960
+#   content hash  9500c406abe171bd
+#   text hash     b918bddf48d2d050
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

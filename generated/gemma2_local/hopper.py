@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  731a3a06935a5d3d
-#   text hash     200b14d2fa552aab
+#   content hash  9500c406abe171bd
+#   text hash     d1147eb76aa1a952
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  731a3a06935a5d3d
-#   text hash     a4933d254d4d4191
+#   content hash  9500c406abe171bd
+#   text hash     a576323892e60a67
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py gets."""
 

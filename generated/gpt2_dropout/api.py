@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b9a7004f890a5d5e
-#   text hash     d3e131ab011b80b7
+#   content hash  326865594f9d851b
+#   text hash     d3d11b5dc2be459f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

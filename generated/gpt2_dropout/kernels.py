@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b9a7004f890a5d5e
-#   text hash     e23992a9e1c491a3
+#   content hash  326865594f9d851b
+#   text hash     a1bb766cbfe352ea
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b9a7004f890a5d5e
-#   text hash     5c023fb81a0ae15e
+#   content hash  326865594f9d851b
+#   text hash     2bd76113a43e01a2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

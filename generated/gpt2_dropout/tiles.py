@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b9a7004f890a5d5e
-#   text hash     92085b82506fc692
+#   content hash  326865594f9d851b
+#   text hash     da5d29b5ff46dfb9
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

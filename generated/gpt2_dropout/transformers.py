@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b9a7004f890a5d5e
-#   text hash     bcd29a14f68cdf73
+#   content hash  326865594f9d851b
+#   text hash     fb282b4e70160dc6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7ad0c82a75bad43f
-#   text hash     e1fc48cf79bc5c95
+#   content hash  3cab47f03c8ea53f
+#   text hash     7120d6e0ccfc8c73
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

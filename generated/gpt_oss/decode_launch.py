@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7ad0c82a75bad43f
-#   text hash     5c286a81fbb7f16e
+#   content hash  3cab47f03c8ea53f
+#   text hash     b615f22877892ae0
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7ad0c82a75bad43f
-#   text hash     cc9e2790d0864fd3
+#   content hash  3cab47f03c8ea53f
+#   text hash     c9eedc1c4fbfd82e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

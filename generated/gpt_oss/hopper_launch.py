@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7ad0c82a75bad43f
-#   text hash     7314b11e3c77f3a7
+#   content hash  3cab47f03c8ea53f
+#   text hash     91b85f5bdf5d58bd
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py gets."""
 

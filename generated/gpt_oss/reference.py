@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7ad0c82a75bad43f
-#   text hash     ebc30f2316786c27
+#   content hash  3cab47f03c8ea53f
+#   text hash     ff4ce6d4f2575402
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fffe87658d446eab
-#   text hash     941f6326100f45a7
+#   content hash  4a5d200bd26103e9
+#   text hash     1c93b774b6fe763b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fffe87658d446eab
-#   text hash     6ee0092c518d06d8
+#   content hash  4a5d200bd26103e9
+#   text hash     fd53a9d0a9e58960
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fffe87658d446eab
-#   text hash     7d0e58e687de0aaf
+#   content hash  4a5d200bd26103e9
+#   text hash     b51caa2adf372e69
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

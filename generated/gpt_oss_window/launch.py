@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fffe87658d446eab
-#   text hash     f7069c045f148eb2
+#   content hash  4a5d200bd26103e9
+#   text hash     d867277f7a92f1fc
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  628621660f46beee
-#   text hash     a826146c60a84a2f
+#   content hash  5023f94192b3dfbe
+#   text hash     f457d4d0191a6fa4
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  628621660f46beee
-#   text hash     ae48c471dffd13c9
+#   content hash  5023f94192b3dfbe
+#   text hash     a826657341fc3524
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  628621660f46beee
-#   text hash     a8611eced829b860
+#   content hash  5023f94192b3dfbe
+#   text hash     a38a8bb69fac475c
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

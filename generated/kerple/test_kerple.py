@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  628621660f46beee
-#   text hash     abe78018e5fcc42f
+#   content hash  5023f94192b3dfbe
+#   text hash     6737aa059887668f
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

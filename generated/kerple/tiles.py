@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  628621660f46beee
-#   text hash     0e0ff9789bb18f2a
+#   content hash  5023f94192b3dfbe
+#   text hash     3766c31207f23eba
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4ca5242a42d01ec9
-#   text hash     8cb68e6a9be4c49c
+#   content hash  c1ae8569b8bd84dc
+#   text hash     02a42c4bd4d0d8d9
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4ca5242a42d01ec9
-#   text hash     33f54349c27829fb
+#   content hash  c1ae8569b8bd84dc
+#   text hash     4c43848e1473dde5
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

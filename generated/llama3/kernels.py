@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4ca5242a42d01ec9
-#   text hash     f4287cc6ec0671a5
+#   content hash  c1ae8569b8bd84dc
+#   text hash     9a9e30adf5e99f07
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4ca5242a42d01ec9
-#   text hash     5e4d997420501ede
+#   content hash  c1ae8569b8bd84dc
+#   text hash     107ff03dc83957bf
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

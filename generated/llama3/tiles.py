@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4ca5242a42d01ec9
-#   text hash     72acfc8541f62dc2
+#   content hash  c1ae8569b8bd84dc
+#   text hash     12c31b7bdbc26773
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

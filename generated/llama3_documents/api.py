@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9ab0f88f0ecd0dd5
-#   text hash     6ac993210a10be26
+#   content hash  98aaa6772c6561ea
+#   text hash     f9f908e95c2b36e7
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

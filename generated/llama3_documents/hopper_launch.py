@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9ab0f88f0ecd0dd5
-#   text hash     5b9f886890d47a94
+#   content hash  98aaa6772c6561ea
+#   text hash     1ef6f470bb750fac
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9ab0f88f0ecd0dd5
-#   text hash     6df955e4fe4492e0
+#   content hash  98aaa6772c6561ea
+#   text hash     f709543ffdd0b263
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

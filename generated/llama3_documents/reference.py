@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9ab0f88f0ecd0dd5
-#   text hash     13c51ae8abfe117a
+#   content hash  98aaa6772c6561ea
+#   text hash     7a4a4cabe74ce4ae
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9ab0f88f0ecd0dd5
-#   text hash     9f2021f23a9efa12
+#   content hash  98aaa6772c6561ea
+#   text hash     adc730c51ade6d50
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  43220de78678172d
-#   text hash     10f77acf82be1828
+#   content hash  d38e9fb7b20759e8
+#   text hash     17f1d56387dca3b5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

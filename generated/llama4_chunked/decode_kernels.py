@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  43220de78678172d
-#   text hash     d491ea02349f403e
+#   content hash  d38e9fb7b20759e8
+#   text hash     7507be48e9a9c4fc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  43220de78678172d
-#   text hash     512637a8410a32b5
+#   content hash  d38e9fb7b20759e8
+#   text hash     d17e848689743cdb
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

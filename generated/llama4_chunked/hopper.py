@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  43220de78678172d
-#   text hash     33fc1e6b9348c4b1
+#   content hash  d38e9fb7b20759e8
+#   text hash     52b8f79a27d7105b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

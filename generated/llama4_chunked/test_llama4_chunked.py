@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  43220de78678172d
-#   text hash     2ac0727a901a5692
+#   content hash  d38e9fb7b20759e8
+#   text hash     1acd29cec7b45cf5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

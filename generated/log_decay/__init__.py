@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4a085c64029c64da
-#   text hash     b42d3eb6de34019e
+#   content hash  e5cc474eaea72b36
+#   text hash     85abd6231b09cb4d
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

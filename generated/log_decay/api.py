@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4a085c64029c64da
-#   text hash     f070004bded99e97
+#   content hash  e5cc474eaea72b36
+#   text hash     5265501e94f97862
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

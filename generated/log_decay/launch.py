@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4a085c64029c64da
-#   text hash     565650d68ece7530
+#   content hash  e5cc474eaea72b36
+#   text hash     38005100d74b94db
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4a085c64029c64da
-#   text hash     1aef7f2253fa431d
+#   content hash  e5cc474eaea72b36
+#   text hash     8484895adee80667
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

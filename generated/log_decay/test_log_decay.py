@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4a085c64029c64da
-#   text hash     b8e467e0b40d117a
+#   content hash  e5cc474eaea72b36
+#   text hash     14e21eeb5e29f342
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  38aac535624dc9d0
-#   text hash     797084953743d177
+#   content hash  0b9450c7b3b65000
+#   text hash     82762b8e115f6928
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

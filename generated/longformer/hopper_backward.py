@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  38aac535624dc9d0
-#   text hash     c1ad6416a99b6d42
+#   content hash  0b9450c7b3b65000
+#   text hash     ffa9a183088c875c
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

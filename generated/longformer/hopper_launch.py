@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  38aac535624dc9d0
-#   text hash     49ab2dc07d06a7ba
+#   content hash  0b9450c7b3b65000
+#   text hash     c46542fc35d0ad2c
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  38aac535624dc9d0
-#   text hash     f7f66a65fe472f12
+#   content hash  0b9450c7b3b65000
+#   text hash     4eb81121a6f94551
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  38aac535624dc9d0
-#   text hash     607f64b6896c87c2
+#   content hash  0b9450c7b3b65000
+#   text hash     0d07fc86d92f6bc3
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  15f6006298ad2f49
-#   text hash     5bcf78b9d8361866
+#   content hash  c3ae1299a67e31a9
+#   text hash     e4f577528c698fa4
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  15f6006298ad2f49
-#   text hash     a3fa839e281966f5
+#   content hash  c3ae1299a67e31a9
+#   text hash     fa9c8eb4f5b72cf0
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  15f6006298ad2f49
-#   text hash     f53e6fd9a45aa414
+#   content hash  c3ae1299a67e31a9
+#   text hash     e27d8994ea684611
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

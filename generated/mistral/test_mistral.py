@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  15f6006298ad2f49
-#   text hash     511deadf3bda5e0b
+#   content hash  c3ae1299a67e31a9
+#   text hash     f2f9ae84a094c2dd
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

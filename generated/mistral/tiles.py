@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  15f6006298ad2f49
-#   text hash     2c214d6ee2c530bf
+#   content hash  c3ae1299a67e31a9
+#   text hash     0145a406fb479aea
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

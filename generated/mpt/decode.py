@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  01d9baeefa0de317
-#   text hash     731052260d7544de
+#   content hash  9178819bb39fdbe0
+#   text hash     98acae112609cd47
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

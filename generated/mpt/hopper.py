@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  01d9baeefa0de317
-#   text hash     00d91d05e940ec33
+#   content hash  9178819bb39fdbe0
+#   text hash     6594bd58d9a1afc3
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

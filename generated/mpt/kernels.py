@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  01d9baeefa0de317
-#   text hash     9ccfeeb25f7a2b29
+#   content hash  9178819bb39fdbe0
+#   text hash     9c5354ead5aa4e64
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

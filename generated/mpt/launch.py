@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  01d9baeefa0de317
-#   text hash     58bd5a10f943e663
+#   content hash  9178819bb39fdbe0
+#   text hash     7fcd9a18fbd42673
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  01d9baeefa0de317
-#   text hash     e3e1fd9f458e57ee
+#   content hash  9178819bb39fdbe0
+#   text hash     3f91bad122e5126c
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

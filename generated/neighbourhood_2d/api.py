@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  608304809e267827
-#   text hash     8b9996dceddf054d
+#   content hash  1f73c87820513c8d
+#   text hash     c12e9bb0a4f1a197
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

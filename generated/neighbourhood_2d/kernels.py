@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  608304809e267827
-#   text hash     9ed667e6b58f0570
+#   content hash  1f73c87820513c8d
+#   text hash     aa41378aea4ea9d1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

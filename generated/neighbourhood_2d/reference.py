@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  608304809e267827
-#   text hash     3bf29d267721a8cd
+#   content hash  1f73c87820513c8d
+#   text hash     0f6a68101d1a3183
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

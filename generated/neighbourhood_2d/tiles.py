@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  608304809e267827
-#   text hash     2525dba2b83a60c3
+#   content hash  1f73c87820513c8d
+#   text hash     d0d2c51464a19081
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

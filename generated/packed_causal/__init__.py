@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d27e5d692d3796c9
-#   text hash     f3ade9e0322440eb
+#   content hash  3f8fbc2af76f4b70
+#   text hash     d48f31e81b6a9f36
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d27e5d692d3796c9
-#   text hash     50c0281c54687767
+#   content hash  3f8fbc2af76f4b70
+#   text hash     a41b9e63738e0621
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

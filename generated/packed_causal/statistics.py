@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d27e5d692d3796c9
-#   text hash     9ae633e7ff2fe54b
+#   content hash  3f8fbc2af76f4b70
+#   text hash     0fddafdfe3a0c94f
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d27e5d692d3796c9
-#   text hash     0932fe5bcea81a56
+#   content hash  3f8fbc2af76f4b70
+#   text hash     970f5fe2b4466546
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

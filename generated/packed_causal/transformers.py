@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d27e5d692d3796c9
-#   text hash     742729ad1ddd5b64
+#   content hash  3f8fbc2af76f4b70
+#   text hash     48c9abc0fc42b4fe
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3283e1f3bd24dd2b
-#   text hash     68265588d8913b66
+#   content hash  de18560238c68491
+#   text hash     5960fc224e7f1e42
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3283e1f3bd24dd2b
-#   text hash     21c7616ff8376ae0
+#   content hash  de18560238c68491
+#   text hash     69cdd2efeb285fe8
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3283e1f3bd24dd2b
-#   text hash     fdaa4ddd23c0a97a
+#   content hash  de18560238c68491
+#   text hash     5f130a2258649841
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3283e1f3bd24dd2b
-#   text hash     a614c3e06b9f1d5f
+#   content hash  de18560238c68491
+#   text hash     0be7c228d85c8a27
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

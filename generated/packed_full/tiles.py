@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3283e1f3bd24dd2b
-#   text hash     16a28f7ddc2885b0
+#   content hash  de18560238c68491
+#   text hash     747303916a5b9941
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  03cfad5eb9969964
-#   text hash     2c24de84d577d803
+#   content hash  d2f35f67274a1f12
+#   text hash     2263d7cbed5b4718
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  03cfad5eb9969964
-#   text hash     ccf2631902622fb6
+#   content hash  d2f35f67274a1f12
+#   text hash     499e25e5c213cc57
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

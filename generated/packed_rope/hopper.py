@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6782c90058410668
-#   text hash     1fdc8056b886ec46
+#   content hash  9ed71f7e76f80a70
+#   text hash     54f1cbb17a295a9a
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6782c90058410668
-#   text hash     951c485dd7b10ab2
+#   content hash  9ed71f7e76f80a70
+#   text hash     cfe35094f3308085
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6782c90058410668
-#   text hash     e6dd1eb97e237e96
+#   content hash  9ed71f7e76f80a70
+#   text hash     7ceadcbcff16ae28
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

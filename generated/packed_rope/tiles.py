@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6782c90058410668
-#   text hash     4882b4d9b6df780a
+#   content hash  9ed71f7e76f80a70
+#   text hash     f4ffbdf0906e7914
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6782c90058410668
-#   text hash     e6584c826b6d9941
+#   content hash  9ed71f7e76f80a70
+#   text hash     f3a03e812ca8e82c
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

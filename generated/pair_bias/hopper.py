@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a15cccddc42b7bcb
-#   text hash     9395fd6c4301f903
+#   content hash  b323b31ea99b585a
+#   text hash     fc8dfe41bb04c591
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a15cccddc42b7bcb
-#   text hash     e5037cabddeb4630
+#   content hash  b323b31ea99b585a
+#   text hash     862ff931fd7f97d6
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a15cccddc42b7bcb
-#   text hash     92cd1520d1b01d13
+#   content hash  b323b31ea99b585a
+#   text hash     6b96b247b2e72638
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a15cccddc42b7bcb
-#   text hash     f2664757f3ab300e
+#   content hash  b323b31ea99b585a
+#   text hash     5106563c3b4f4cef
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

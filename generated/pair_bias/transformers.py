@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a15cccddc42b7bcb
-#   text hash     c1321f565c71a6a6
+#   content hash  b323b31ea99b585a
+#   text hash     cf3c7688f25f6f12
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1f5d616dbde7b7bc
-#   text hash     08c4f401fcc16e54
+#   content hash  d048c26664da918d
+#   text hash     7c55de30c99be25b
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

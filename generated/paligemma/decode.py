@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1f5d616dbde7b7bc
-#   text hash     5f964e3c891ae0e4
+#   content hash  d048c26664da918d
+#   text hash     15d8d5312f8f4b9d
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

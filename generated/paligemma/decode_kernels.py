@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1f5d616dbde7b7bc
-#   text hash     b5b6df9f5fad79a7
+#   content hash  d048c26664da918d
+#   text hash     eabf596a1c3ec292
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1f5d616dbde7b7bc
-#   text hash     6063bdd5332c2a76
+#   content hash  d048c26664da918d
+#   text hash     6bde29f00737cd5d
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1f5d616dbde7b7bc
-#   text hash     265c7f78a52dff93
+#   content hash  d048c26664da918d
+#   text hash     3f2c0202508d7784
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ba8d930b0123c20e
-#   text hash     602922b1025b0456
+#   content hash  a3600f01aba0905b
+#   text hash     656c7c207ed7915e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ba8d930b0123c20e
-#   text hash     c6dc98755f7d2e04
+#   content hash  a3600f01aba0905b
+#   text hash     28bb84b99a11b513
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

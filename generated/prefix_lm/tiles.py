@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ba8d930b0123c20e
-#   text hash     6365023dd3b0a920
+#   content hash  a3600f01aba0905b
+#   text hash     81998c12580e5a48
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ba8d930b0123c20e
-#   text hash     2b691b705b7e7c82
+#   content hash  a3600f01aba0905b
+#   text hash     b75644659cdd9782
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

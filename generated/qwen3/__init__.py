@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  76d12a902d05e302
-#   text hash     bb2745ab2dcd49b9
+#   content hash  aa158c4caa453782
+#   text hash     257626e89d5b93e0
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

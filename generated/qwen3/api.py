@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  76d12a902d05e302
-#   text hash     10011f5a388d7a9e
+#   content hash  aa158c4caa453782
+#   text hash     ea7edcd1ac428317
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

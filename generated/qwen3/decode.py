@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  76d12a902d05e302
-#   text hash     fd7a3e7fed363992
+#   content hash  aa158c4caa453782
+#   text hash     e0398911053db286
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  76d12a902d05e302
-#   text hash     b8941a34192ee5ca
+#   content hash  aa158c4caa453782
+#   text hash     ac52d4707e65e501
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

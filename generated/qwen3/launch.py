@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  76d12a902d05e302
-#   text hash     a9c55c6d2d77e963
+#   content hash  aa158c4caa453782
+#   text hash     c4af9272200f3790
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

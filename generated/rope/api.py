@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9a653e88ef6b1af2
-#   text hash     ff2047252366b185
+#   content hash  163fc7f3c0d78dee
+#   text hash     88ecdb936fa53032
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

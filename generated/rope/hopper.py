@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9a653e88ef6b1af2
-#   text hash     5c32f7b0d0850520
+#   content hash  163fc7f3c0d78dee
+#   text hash     bfe4183304444425
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9a653e88ef6b1af2
-#   text hash     d1838f84990ca2f6
+#   content hash  163fc7f3c0d78dee
+#   text hash     d86ec69a9ca2af10
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

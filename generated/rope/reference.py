@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9a653e88ef6b1af2
-#   text hash     2f2638595e852576
+#   content hash  163fc7f3c0d78dee
+#   text hash     0a8a3d489883a389
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  8c7daa2d5042c39a
-#   text hash     c45ba9b9f1b210ae
+#   content hash  ba8be155fe12a1f8
+#   text hash     016b4e385193ecaf
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -685,15 +685,17 @@ address = torch.Tensor.data_ptr
 
 
 def refill(source, x):
-    """What makes the like of another x of its shape, without the checks that a descriptor goes through; None for x.
+    """What makes the like of another x of its shape, without the checks that a descriptor goes through.
 
     Of a tensor that a kernel gets as such it is the address: of a tensor Triton asks the driver whose memory it is.
+    None for what is no tensor. It keeps nothing of x itself.
     """
     if source is x:
         return address if isinstance(x, torch.Tensor) else None
     if isinstance(source, tuple):
-        return lambda x: (x, *source[1:])
-    kind, known = type(source), vars(source)
+        more = source[1:]
+        return lambda x: (x, *more)
+    kind, known = type(source), {name: value for name, value in vars(source).items() if name != "base"}
 
     def fill(x):
         descriptor = object.__new__(kind)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9a653e88ef6b1af2
-#   text hash     24f2bd3bc16700c9
+#   content hash  163fc7f3c0d78dee
+#   text hash     165603a410042557
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

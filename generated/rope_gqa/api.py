@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  016c4430c177a7ab
-#   text hash     7d45fa41b5b5c314
+#   content hash  5b09c934bb90b051
+#   text hash     c66af327393df700
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

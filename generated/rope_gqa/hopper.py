@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  016c4430c177a7ab
-#   text hash     97ee5d2bea4c906b
+#   content hash  5b09c934bb90b051
+#   text hash     c1fb02614f825aa2
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

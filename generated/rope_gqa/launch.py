@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  016c4430c177a7ab
-#   text hash     a2ccbfa3d0f55c9b
+#   content hash  5b09c934bb90b051
+#   text hash     410fbbe8a99d9fb6
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

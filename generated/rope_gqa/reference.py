@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  016c4430c177a7ab
-#   text hash     1939ac74e1803f37
+#   content hash  5b09c934bb90b051
+#   text hash     c7989c278d1ead95
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

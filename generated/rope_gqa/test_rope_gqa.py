@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  016c4430c177a7ab
-#   text hash     aaf2b68473cb602b
+#   content hash  5b09c934bb90b051
+#   text hash     4ec4e4f23905fba6
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

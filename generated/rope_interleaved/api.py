@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2c7dcb3f7a3a3a34
-#   text hash     c23cdbc7d28566b9
+#   content hash  98804e82c71ae935
+#   text hash     fe94aeaf3dc19fae
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2c7dcb3f7a3a3a34
-#   text hash     57986cc99c4105b7
+#   content hash  98804e82c71ae935
+#   text hash     46d9f962376576c4
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2c7dcb3f7a3a3a34
-#   text hash     7f6c7e1002aa68d1
+#   content hash  98804e82c71ae935
+#   text hash     51e82de8d3451438
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2c7dcb3f7a3a3a34
-#   text hash     a3cdae85e5afe66e
+#   content hash  98804e82c71ae935
+#   text hash     4e21012d50da283c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2c7dcb3f7a3a3a34
-#   text hash     c0b1b69d1c3e5f68
+#   content hash  98804e82c71ae935
+#   text hash     1beac4527cbe44d6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7ce45126e8421703
-#   text hash     34a73ac041cbd991
+#   content hash  de1c57c769065287
+#   text hash     16b6ba1f4ae60ee5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

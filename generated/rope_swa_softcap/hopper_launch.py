@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7ce45126e8421703
-#   text hash     6b93de81811a6071
+#   content hash  de1c57c769065287
+#   text hash     96013150ef989b06
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

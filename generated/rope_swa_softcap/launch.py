@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7ce45126e8421703
-#   text hash     7056a5f612cdc2c9
+#   content hash  de1c57c769065287
+#   text hash     23b16e7fb53cf352
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

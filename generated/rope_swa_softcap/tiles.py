@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7ce45126e8421703
-#   text hash     30828771f6d9bd2d
+#   content hash  de1c57c769065287
+#   text hash     28f821875bbb4e67
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  55838fca06a0fd82
-#   text hash     255eb38ea5add889
+#   content hash  db0de22781c9a7b4
+#   text hash     fc5bfaa0a84dbf8c
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  55838fca06a0fd82
-#   text hash     18b0c5ad2754427c
+#   content hash  db0de22781c9a7b4
+#   text hash     8b00ddd6386a6502
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  55838fca06a0fd82
-#   text hash     647de18cf3d50b4d
+#   content hash  db0de22781c9a7b4
+#   text hash     c238093d7fcace3d
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  55838fca06a0fd82
-#   text hash     2cee75024809946a
+#   content hash  db0de22781c9a7b4
+#   text hash     ee08a9d4c3c9ae94
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  55838fca06a0fd82
-#   text hash     8da81f410e8d755d
+#   content hash  db0de22781c9a7b4
+#   text hash     41f523333b40861b
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e6b4d6ceb8c5eeed
-#   text hash     51e75a857c45e6cb
+#   content hash  e510a4c1c89aa71c
+#   text hash     0bf04e5ae279ed96
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e6b4d6ceb8c5eeed
-#   text hash     733a7150ad4680b6
+#   content hash  e510a4c1c89aa71c
+#   text hash     e3f5f9b67b99941b
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  168a8afda3543c29
-#   text hash     e0292c43bd0503e8
+#   content hash  5c66742353497441
+#   text hash     e76d6f622c27af66
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

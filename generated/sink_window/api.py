@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  168a8afda3543c29
-#   text hash     b928453d8eff31d6
+#   content hash  5c66742353497441
+#   text hash     83392dd156eb5cf0
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  168a8afda3543c29
-#   text hash     90ddf4a5f7795607
+#   content hash  5c66742353497441
+#   text hash     259e02bb0070c0ad
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  168a8afda3543c29
-#   text hash     c53f2855cdc0c956
+#   content hash  5c66742353497441
+#   text hash     1a883c28e1e3aa4e
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

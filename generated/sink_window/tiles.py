@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  168a8afda3543c29
-#   text hash     2ab087d0a125f26e
+#   content hash  5c66742353497441
+#   text hash     051eb684d2b4d0be
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

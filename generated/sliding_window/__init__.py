@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f841398981b87ce6
-#   text hash     434c84d225165dd1
+#   content hash  5a8ebcc24ff722d6
+#   text hash     219b2af4f7448541
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f841398981b87ce6
-#   text hash     3ea99e82dbb9b4d5
+#   content hash  5a8ebcc24ff722d6
+#   text hash     9c5100a8a1e8ea90
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

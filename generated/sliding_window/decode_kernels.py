@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f841398981b87ce6
-#   text hash     3b42cfc5b3b974d0
+#   content hash  5a8ebcc24ff722d6
+#   text hash     74f042ee075fc528
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

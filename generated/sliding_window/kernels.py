@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f841398981b87ce6
-#   text hash     3b4efd1e1cb2dbd5
+#   content hash  5a8ebcc24ff722d6
+#   text hash     a519499204720197
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

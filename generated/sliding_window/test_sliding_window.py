@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f841398981b87ce6
-#   text hash     7d032b7330288028
+#   content hash  5a8ebcc24ff722d6
+#   text hash     760004e51d9b532b
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  36b87363f8733a75
-#   text hash     dfba4c46897338d1
+#   content hash  2199e624b3150557
+#   text hash     fc62b2441490cfbf
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  36b87363f8733a75
-#   text hash     8dee762e94d1330b
+#   content hash  2199e624b3150557
+#   text hash     532acffba6fd1f7b
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

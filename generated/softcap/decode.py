@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  36b87363f8733a75
-#   text hash     0e607ae94ca3cb41
+#   content hash  2199e624b3150557
+#   text hash     3aedd15226d5978d
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

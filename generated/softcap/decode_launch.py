@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  36b87363f8733a75
-#   text hash     815cdb16fee77e50
+#   content hash  2199e624b3150557
+#   text hash     5768badbb427742d
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

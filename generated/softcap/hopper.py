@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  36b87363f8733a75
-#   text hash     84cb2b5d0dab3fb1
+#   content hash  2199e624b3150557
+#   text hash     24d3575366dcda11
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c8f6f7edd2605d4f
-#   text hash     69b7490dd3377316
+#   content hash  02a5bf0591e006bf
+#   text hash     80df2010d4355f38
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c8f6f7edd2605d4f
-#   text hash     362b4c794b045d05
+#   content hash  02a5bf0591e006bf
+#   text hash     0290d719204823c5
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c8f6f7edd2605d4f
-#   text hash     2e9360bdfd59cdd7
+#   content hash  02a5bf0591e006bf
+#   text hash     7e788141d6b30468
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c8f6f7edd2605d4f
-#   text hash     c25f943d98647d3c
+#   content hash  02a5bf0591e006bf
+#   text hash     5044567d97aa4ac1
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c8f6f7edd2605d4f
-#   text hash     5342b7321c7eaab2
+#   content hash  02a5bf0591e006bf
+#   text hash     4024cf105d63a9a5
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

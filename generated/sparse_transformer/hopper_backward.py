@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ff296d95d8c4108f
-#   text hash     442ff538c656e7fb
+#   content hash  c3aa640272aaa80c
+#   text hash     ba9cc7590c92b211
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

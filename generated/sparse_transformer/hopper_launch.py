@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ff296d95d8c4108f
-#   text hash     70a443f649809319
+#   content hash  c3aa640272aaa80c
+#   text hash     29889dd85f015c1c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ff296d95d8c4108f
-#   text hash     a3a24bd80c223de1
+#   content hash  c3aa640272aaa80c
+#   text hash     47464cf75ea80850
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ff296d95d8c4108f
-#   text hash     b541d18ea27cb785
+#   content hash  c3aa640272aaa80c
+#   text hash     54da0003a3380516
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ff296d95d8c4108f
-#   text hash     31ee4a0d0e49eeb5
+#   content hash  c3aa640272aaa80c
+#   text hash     4fc310944aa853b1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  90ebb662cfc7b909
-#   text hash     4698dd0c705b7d29
+#   content hash  d715dc4c65b73bef
+#   text hash     10fc4b85925730e9
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  90ebb662cfc7b909
-#   text hash     e5c449cc0ed4cb40
+#   content hash  d715dc4c65b73bef
+#   text hash     39bf27a3ebc9adb4
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

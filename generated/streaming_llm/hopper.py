@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  90ebb662cfc7b909
-#   text hash     16566736dc4ee12a
+#   content hash  d715dc4c65b73bef
+#   text hash     9657fffcce0cfa1f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

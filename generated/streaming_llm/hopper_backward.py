@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  90ebb662cfc7b909
-#   text hash     cdabf86d0829ddd8
+#   content hash  d715dc4c65b73bef
+#   text hash     10dacb528cecdab1
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

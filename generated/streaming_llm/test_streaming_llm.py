@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  90ebb662cfc7b909
-#   text hash     03e7a9728cc46541
+#   content hash  d715dc4c65b73bef
+#   text hash     ba4fd575bb7d16a0
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

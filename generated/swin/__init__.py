@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0568a5f65af4f7a6
-#   text hash     b8d1fe047f95d6d2
+#   content hash  82bc052be506209e
+#   text hash     d6d8986a93f811b6
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

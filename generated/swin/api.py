@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0568a5f65af4f7a6
-#   text hash     5303af26430980ad
+#   content hash  82bc052be506209e
+#   text hash     0e32fc39225eb5c7
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0568a5f65af4f7a6
-#   text hash     39afd5c8d80bd3c0
+#   content hash  82bc052be506209e
+#   text hash     1a51098fc386d730
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0568a5f65af4f7a6
-#   text hash     ab1eb46822389d7c
+#   content hash  82bc052be506209e
+#   text hash     0d7c84e6dfda3e86
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

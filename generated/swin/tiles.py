@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0568a5f65af4f7a6
-#   text hash     29639f0da8c67094
+#   content hash  82bc052be506209e
+#   text hash     d15df1c1e59d0630
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  614b088d5171cd60
-#   text hash     25cbf27f356ccac1
+#   content hash  758eb71034db8447
+#   text hash     6a3ee6cf3b239187
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  614b088d5171cd60
-#   text hash     e2efbe644c9392b4
+#   content hash  758eb71034db8447
+#   text hash     9aa5a41af28fe79e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

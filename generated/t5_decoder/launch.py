@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  614b088d5171cd60
-#   text hash     12616080362fb4cf
+#   content hash  758eb71034db8447
+#   text hash     727eac4280dd0dce
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

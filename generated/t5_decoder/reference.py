@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  614b088d5171cd60
-#   text hash     3c81634bc363598f
+#   content hash  758eb71034db8447
+#   text hash     736469346866bdc8
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

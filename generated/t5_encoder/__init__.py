@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8e9e21827745f551
-#   text hash     bd2b5775e7ff21de
+#   content hash  01b7b2d9cec6f7bc
+#   text hash     1c59552eed658871
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

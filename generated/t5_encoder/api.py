@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8e9e21827745f551
-#   text hash     3105ece9f2116fae
+#   content hash  01b7b2d9cec6f7bc
+#   text hash     c79a8ab78bff0fd6
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8e9e21827745f551
-#   text hash     cd35a273401bc828
+#   content hash  01b7b2d9cec6f7bc
+#   text hash     d32a8ad0bdebbbb2
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

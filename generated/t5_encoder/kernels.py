@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8e9e21827745f551
-#   text hash     49d134459513a2e1
+#   content hash  01b7b2d9cec6f7bc
+#   text hash     8ba8b4217b144e64
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8e9e21827745f551
-#   text hash     0c2096ed6b5f33aa
+#   content hash  01b7b2d9cec6f7bc
+#   text hash     620c377b2ce94c39
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

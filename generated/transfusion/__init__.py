@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5ff91e2e3f1c0e05
-#   text hash     0f7e5b5657283440
+#   content hash  a5efac897e050abc
+#   text hash     1d27f969061f70f0
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

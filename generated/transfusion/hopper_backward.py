@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5ff91e2e3f1c0e05
-#   text hash     a6512272622e12f7
+#   content hash  a5efac897e050abc
+#   text hash     6b66ffdbcee782a1
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5ff91e2e3f1c0e05
-#   text hash     4ac3b6c94421f54c
+#   content hash  a5efac897e050abc
+#   text hash     efa67f68b3b9ae69
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py gets."""
 

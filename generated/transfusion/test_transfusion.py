@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5ff91e2e3f1c0e05
-#   text hash     4e6ec4748621c422
+#   content hash  a5efac897e050abc
+#   text hash     a059cdf2792dc0bd
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

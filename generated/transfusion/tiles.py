@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5ff91e2e3f1c0e05
-#   text hash     fd6755204f7a38b9
+#   content hash  a5efac897e050abc
+#   text hash     27454cd7115a0dab
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  fd4b188a2309d4af
-#   text hash     3d3cc91762664470
+#   content hash  a087514e78793b21
+#   text hash     7c21bcb603bbae46
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

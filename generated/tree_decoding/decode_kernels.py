@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  fd4b188a2309d4af
-#   text hash     684ff80b19065637
+#   content hash  a087514e78793b21
+#   text hash     7c9c34edddbd47af
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

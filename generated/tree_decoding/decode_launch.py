@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  fd4b188a2309d4af
-#   text hash     1352ff6fcf87577e
+#   content hash  a087514e78793b21
+#   text hash     5fafcf57451415cd
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

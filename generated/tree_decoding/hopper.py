@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  fd4b188a2309d4af
-#   text hash     2a38cd77e77bbb95
+#   content hash  a087514e78793b21
+#   text hash     9db56782b18c8987
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  fd4b188a2309d4af
-#   text hash     4705692c0550d3f5
+#   content hash  a087514e78793b21
+#   text hash     bdbd9165db1d8d8e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import shutil
 import tempfile
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -54,7 +55,7 @@ def test_launches_that_know_their_shapes_are_first_ones(part: int, compiler: Com
         ("(x.shape, x.stride(), x.dtype, x.data_ptr() % 16)", "(x.shape, x.stride(), x.dtype)"),
         ("(x.shape, x.stride(), x.dtype, x.data_ptr() % 16)", "(x.stride(), x.dtype, x.data_ptr() % 16)"),
         ("key = (kernel.fn, *blocks)", "key = bool(blocks)"),
-        ("descriptor.__dict__.update(known, base=x)", "descriptor.__dict__.update(known)"),
+        ("descriptor.__dict__.update(known, base=x)", "descriptor.__dict__.update(known, base=torch.empty_like(x))"),
         ("if not agree(*tensors) or", "if"),
         ("map(torch.Tensor.data_ptr, tensors)) % 16:", "map(torch.Tensor.data_ptr, tensors)) % 2:"),
         ("            if given[i] is not None:\n                return False", "            pass"),
@@ -296,6 +297,21 @@ def test_kernels_get_addresses_of_tensors(runtime: ModuleType) -> None:
     rows = runtime.TensorDescriptor(torch.zeros(16), [16], [1], [16])
     other = torch.ones(16)
     assert runtime.refill(rows, rows.base)(other).base is other
+
+
+@pytest.mark.parametrize("source", ["tile_source", "vector_source", "fragment_source"])
+@pytest.mark.parametrize("copies", [False, True])
+def test_no_call_is_kept_alive_by_what_is_remembered(
+    source: str, copies: bool, runtime: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "copies_tiles", lambda device: copies)
+    x = torch.zeros(2, 128, 4, 64)
+    fill = runtime.refill(getattr(runtime, source)(x, *(() if source == "fragment_source" else (64,))), x)
+    other = fill(torch.ones(x.shape))
+    assert isinstance(other, int) or (other[0] if isinstance(other, tuple) else other.base).all()
+    kept = weakref.ref(x)
+    del x
+    assert kept() is None
 
 
 def test_no_two_packages_share_an_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

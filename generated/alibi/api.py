@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5348ccf84df62ddb
-#   text hash     533b31f75e426f20
+#   content hash  f3cb43fa42e736cd
+#   text hash     152a9adddce05255
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

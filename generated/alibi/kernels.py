@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5348ccf84df62ddb
-#   text hash     1eee06de8a5621bc
+#   content hash  f3cb43fa42e736cd
+#   text hash     798072332ea6aaa1
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

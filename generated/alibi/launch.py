@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5348ccf84df62ddb
-#   text hash     d5a6e0f5a7149c4d
+#   content hash  f3cb43fa42e736cd
+#   text hash     812029c7c375dc6a
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

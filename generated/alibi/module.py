@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5348ccf84df62ddb
-#   text hash     8eb159aaed9b6ed0
+#   content hash  f3cb43fa42e736cd
+#   text hash     7d0bcb6d7c9921aa
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5348ccf84df62ddb
-#   text hash     a020185dc8d29f5f
+#   content hash  f3cb43fa42e736cd
+#   text hash     4a5ef5a79c0b5129
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e9235f939c87144b
-#   text hash     02a666b7a13a7459
+#   content hash  66338d2e1f064011
+#   text hash     649a079c7ab99ea8
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

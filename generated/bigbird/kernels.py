@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e9235f939c87144b
-#   text hash     056cba12aa461885
+#   content hash  66338d2e1f064011
+#   text hash     419f525b92f457a7
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e9235f939c87144b
-#   text hash     2c6f87b8d8940a50
+#   content hash  66338d2e1f064011
+#   text hash     cff79d07534e83ad
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e9235f939c87144b
-#   text hash     e90846c1550f30f6
+#   content hash  66338d2e1f064011
+#   text hash     6c321e2489f11015
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

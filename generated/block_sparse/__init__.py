@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ba11e82e2ea4d9a8
-#   text hash     dcb9dd22636acbcf
+#   content hash  7461e139f6f3f9e6
+#   text hash     0cde0344db6f76ca
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ba11e82e2ea4d9a8
-#   text hash     eb4b517ff1c27ff4
+#   content hash  7461e139f6f3f9e6
+#   text hash     01e718ad58c246ae
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ba11e82e2ea4d9a8
-#   text hash     5db0592821d723b8
+#   content hash  7461e139f6f3f9e6
+#   text hash     7f302f4c34163d19
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ba11e82e2ea4d9a8
-#   text hash     e86fbf4ffd5b814f
+#   content hash  7461e139f6f3f9e6
+#   text hash     4ff24d990741d3aa
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

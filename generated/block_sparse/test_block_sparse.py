@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ba11e82e2ea4d9a8
-#   text hash     4fe6e05f5b830d8b
+#   content hash  7461e139f6f3f9e6
+#   text hash     6753ae07831c7d51
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  abbf440f4e4162aa
-#   text hash     c90600e1e905a6cd
+#   content hash  233a229679759d07
+#   text hash     c22736cdccf40a89
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  abbf440f4e4162aa
-#   text hash     726ae49d366358c0
+#   content hash  233a229679759d07
+#   text hash     454129bbbfe7a631
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  abbf440f4e4162aa
-#   text hash     a8a9d814d891e500
+#   content hash  233a229679759d07
+#   text hash     d8bcce3671f6d926
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

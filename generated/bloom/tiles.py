@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  abbf440f4e4162aa
-#   text hash     9d186e9090dac33c
+#   content hash  233a229679759d07
+#   text hash     1a8cc0e9a6fe0bf3
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6f3006bdf7541a56
-#   text hash     7450bcae0b1c19c8
+#   content hash  6625556f5af44efc
+#   text hash     b9a195d63d848439
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

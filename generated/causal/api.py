@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6f3006bdf7541a56
-#   text hash     12933740e1347961
+#   content hash  6625556f5af44efc
+#   text hash     3d19411d8c87b038
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6f3006bdf7541a56
-#   text hash     4d597e796e564c5b
+#   content hash  6625556f5af44efc
+#   text hash     2d570b5126123610
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6f3006bdf7541a56
-#   text hash     b07cd142d01a0ad2
+#   content hash  6625556f5af44efc
+#   text hash     7c8e402e2fa10fb0
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

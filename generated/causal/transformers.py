@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6f3006bdf7541a56
-#   text hash     5a3da222a75c1111
+#   content hash  6625556f5af44efc
+#   text hash     61b414fb62ea3c90
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

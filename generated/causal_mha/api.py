@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b1e01b527bccad8f
-#   text hash     8da7c3f1ae8b2f46
+#   content hash  3fd137dd48aa5fde
+#   text hash     290b3c604a78fcd9
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

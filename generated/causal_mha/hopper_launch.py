@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b1e01b527bccad8f
-#   text hash     caa69881c5c8b174
+#   content hash  3fd137dd48aa5fde
+#   text hash     2b03bb8fb933f131
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py gets."""
 

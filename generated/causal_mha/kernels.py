@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b1e01b527bccad8f
-#   text hash     d7f29d877b0ef901
+#   content hash  3fd137dd48aa5fde
+#   text hash     c32af6baad570352
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b1e01b527bccad8f
-#   text hash     5e476933f345d719
+#   content hash  3fd137dd48aa5fde
+#   text hash     a5c1112c267066c7
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  fa1b955f01c53a47
-#   text hash     b88aef1f62a90b85
+#   content hash  cbfc14ec29762b84
+#   text hash     ca17a6753eba204b
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  fa1b955f01c53a47
-#   text hash     abdb43f4e4a501b0
+#   content hash  cbfc14ec29762b84
+#   text hash     17124fc5ff73f1a0
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  fa1b955f01c53a47
-#   text hash     13c16938fb5affc4
+#   content hash  cbfc14ec29762b84
+#   text hash     613f123fada3de20
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  fa1b955f01c53a47
-#   text hash     99212fb2cbb3e88e
+#   content hash  cbfc14ec29762b84
+#   text hash     571b84b85e923273
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  fa1b955f01c53a47
-#   text hash     685fea22d05c95ad
+#   content hash  cbfc14ec29762b84
+#   text hash     447a12ddb82ad40d
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1f43d99db0997ea4
-#   text hash     0e60d6b57a2e5138
+#   content hash  1440b6847fe6c389
+#   text hash     da3aabebaccbaa5c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py gets."""
 

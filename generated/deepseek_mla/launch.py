@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1f43d99db0997ea4
-#   text hash     c55cfded719f0ad4
+#   content hash  1440b6847fe6c389
+#   text hash     969cd6605f2f09d4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1f43d99db0997ea4
-#   text hash     1b754e16c3ad1a51
+#   content hash  1440b6847fe6c389
+#   text hash     cb889d5b45e4ea16
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

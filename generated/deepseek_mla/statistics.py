@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1f43d99db0997ea4
-#   text hash     a15b6a5c8286fa71
+#   content hash  1440b6847fe6c389
+#   text hash     e0f0f87bf6ce8ccb
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

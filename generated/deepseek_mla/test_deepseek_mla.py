@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1f43d99db0997ea4
-#   text hash     059fa198d917cbb6
+#   content hash  1440b6847fe6c389
+#   text hash     1a93a4749260abe3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

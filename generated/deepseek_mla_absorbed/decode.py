@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  24fac6f3e0750604
-#   text hash     05392150a1a97b3b
+#   content hash  8cb43e3c479b23e5
+#   text hash     174d0dbb7632305a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -99,7 +99,12 @@ def workspace_size(
     from . import decode_launch as launch
 
     decode_arguments.check_split_size(split_size)
-    return launch.workspace_size(q, k_cache, v_cache, max_seqlen_q, max(max_seqlen_k, 1), split_size, *_seen())
+    max_seqlen_q = min(max(arguments.as_int("max_seqlen_q", max_seqlen_q), 1), q.shape[-3])
+    max_seqlen_k = max(arguments.as_int("max_seqlen_k", max_seqlen_k), 1)
+    # rows that stand one behind the other may all be of one sequence, or each of one
+    longest = (q.shape[1],) if q.dim() == 4 else (1, max_seqlen_q)
+    seen = _seen()
+    return max(launch.workspace_size(q, k_cache, v_cache, n, max_seqlen_k, split_size, *seen) for n in longest)
 
 
 def append(

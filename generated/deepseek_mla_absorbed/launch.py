@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  24fac6f3e0750604
-#   text hash     33e1be3c19a9e2df
+#   content hash  8cb43e3c479b23e5
+#   text hash     8f8bb13344060b4a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  24fac6f3e0750604
-#   text hash     3fd8840bda9b862f
+#   content hash  8cb43e3c479b23e5
+#   text hash     6378c90ae2cd8b49
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

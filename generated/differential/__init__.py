@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c042edf1a08c9af3
-#   text hash     a35cbbdfb98286c9
+#   content hash  e77c3bac41d9eaf8
+#   text hash     16d30394248f2177
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c042edf1a08c9af3
-#   text hash     1930bbe3f758cb24
+#   content hash  e77c3bac41d9eaf8
+#   text hash     4fe60a74301745da
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c042edf1a08c9af3
-#   text hash     11d5bad19d1cba7f
+#   content hash  e77c3bac41d9eaf8
+#   text hash     7c5f3aa3dffde696
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c042edf1a08c9af3
-#   text hash     ed1c34a1e185beec
+#   content hash  e77c3bac41d9eaf8
+#   text hash     3e9b3f78f72ff004
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c042edf1a08c9af3
-#   text hash     d1c7cc53f03c3b29
+#   content hash  e77c3bac41d9eaf8
+#   text hash     553b270649e9b21d
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  50c0094f3b84f2d7
-#   text hash     46b4ed874087c4b8
+#   content hash  60e06bd1c12a81e7
+#   text hash     350efd52e24b2795
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  50c0094f3b84f2d7
-#   text hash     b1154ecaeb0d9122
+#   content hash  60e06bd1c12a81e7
+#   text hash     8d6580af25f5046e
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

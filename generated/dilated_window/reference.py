@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  50c0094f3b84f2d7
-#   text hash     4d2c9c5a73dd7f22
+#   content hash  60e06bd1c12a81e7
+#   text hash     774265e5caa42428
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  50c0094f3b84f2d7
-#   text hash     bcf1497facdaca77
+#   content hash  60e06bd1c12a81e7
+#   text hash     426a4683de16eb0c
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

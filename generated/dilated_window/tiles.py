@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  50c0094f3b84f2d7
-#   text hash     2aa8b2b4ca805ee0
+#   content hash  60e06bd1c12a81e7
+#   text hash     2e0b075ff5032fa9
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

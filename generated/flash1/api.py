@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  813c38bb9fa5a89a
-#   text hash     a3f74ceca3eb3ba1
+#   content hash  299b7ae330d09c20
+#   text hash     0a7e097f8e96be65
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  813c38bb9fa5a89a
-#   text hash     6b1b0a4a19a41f1e
+#   content hash  299b7ae330d09c20
+#   text hash     d6d2fbff84f1f833
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

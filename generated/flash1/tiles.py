@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  813c38bb9fa5a89a
-#   text hash     bcee5bd9350c6033
+#   content hash  299b7ae330d09c20
+#   text hash     ffc000d330f3d036
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  790190179c60a47f
-#   text hash     3e09216bfa7440b2
+#   content hash  0a3ade7f45c37c4d
+#   text hash     9496e596d4817de8
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

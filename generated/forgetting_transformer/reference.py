@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  802683c47720e73e
-#   text hash     460a22135f3d34c6
+#   content hash  f657f257db8efd49
+#   text hash     9275a11526e10a83
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

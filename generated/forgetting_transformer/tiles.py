@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  802683c47720e73e
-#   text hash     c5581e7076df1454
+#   content hash  f657f257db8efd49
+#   text hash     e959c646baf49664
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

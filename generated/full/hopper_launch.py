@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2f499edd04cf5f0d
-#   text hash     5b805fc926bdd4c7
+#   content hash  bd727daab3c5e00c
+#   text hash     89ec121b15403cc7
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

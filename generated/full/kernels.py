@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2f499edd04cf5f0d
-#   text hash     ba2e51ffdd76ef68
+#   content hash  bd727daab3c5e00c
+#   text hash     3ca915aa6e9c02e5
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

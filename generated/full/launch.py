@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2f499edd04cf5f0d
-#   text hash     2ea3a117940bbe64
+#   content hash  bd727daab3c5e00c
+#   text hash     cb994e6527ba0518
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2f499edd04cf5f0d
-#   text hash     c95e6e771d1414fe
+#   content hash  bd727daab3c5e00c
+#   text hash     0f340aa813303900
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

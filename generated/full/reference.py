@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2f499edd04cf5f0d
-#   text hash     582ff9112c29e97b
+#   content hash  bd727daab3c5e00c
+#   text hash     b3c4bb0f03a4dfa5
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2f499edd04cf5f0d
-#   text hash     e682a70ffe792845
+#   content hash  bd727daab3c5e00c
+#   text hash     c35e9b53e3eb713b
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  799f756af63c66e7
-#   text hash     b5a5b66252f5792c
+#   content hash  1223cfc52df7e685
+#   text hash     bb8af10fc7463bfc
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  799f756af63c66e7
-#   text hash     0c3d570a3284ae3e
+#   content hash  1223cfc52df7e685
+#   text hash     a0a0e967ecb2e8c4
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

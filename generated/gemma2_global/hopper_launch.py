@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  799f756af63c66e7
-#   text hash     46e103022652abf1
+#   content hash  1223cfc52df7e685
+#   text hash     403f5bef57ab83cb
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py gets."""
 

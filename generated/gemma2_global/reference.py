@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  799f756af63c66e7
-#   text hash     aa90cfa98a726862
+#   content hash  1223cfc52df7e685
+#   text hash     074deb1220957da1
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  799f756af63c66e7
-#   text hash     54d5dcd7bb2ec2e8
+#   content hash  1223cfc52df7e685
+#   text hash     9bc4ae9a39a3d7ca
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9500c406abe171bd
-#   text hash     75cae16576e45afc
+#   content hash  ac2085558fd430a0
+#   text hash     39d968872b2c3f5c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9500c406abe171bd
-#   text hash     d1147eb76aa1a952
+#   content hash  ac2085558fd430a0
+#   text hash     ce9e1acbf4f98a64
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9500c406abe171bd
-#   text hash     a576323892e60a67
+#   content hash  ac2085558fd430a0
+#   text hash     a59bf688f0f70ae8
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9500c406abe171bd
-#   text hash     34df763f031ae4a8
+#   content hash  ac2085558fd430a0
+#   text hash     7490572d84dd8bf7
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

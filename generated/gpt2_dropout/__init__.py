@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  326865594f9d851b
-#   text hash     316d510fe33e939b
+#   content hash  955bb93acb82ef17
+#   text hash     7dab39ec8c7faed0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  326865594f9d851b
-#   text hash     1f748d691ceb921b
+#   content hash  955bb93acb82ef17
+#   text hash     df14bc30d7daa995
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  326865594f9d851b
-#   text hash     2bd76113a43e01a2
+#   content hash  955bb93acb82ef17
+#   text hash     8fe0e79030899a2b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3cab47f03c8ea53f
-#   text hash     65b4e1677018fba2
+#   content hash  1ae046e2205bcff8
+#   text hash     d418c9717ead1a51
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

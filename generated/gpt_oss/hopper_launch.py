@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3cab47f03c8ea53f
-#   text hash     91b85f5bdf5d58bd
+#   content hash  1ae046e2205bcff8
+#   text hash     52d0272574425315
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py gets."""
 

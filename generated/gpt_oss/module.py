@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3cab47f03c8ea53f
-#   text hash     28bc5f8f47deabb7
+#   content hash  1ae046e2205bcff8
+#   text hash     3949325dded1ad6c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

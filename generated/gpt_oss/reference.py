@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3cab47f03c8ea53f
-#   text hash     ff4ce6d4f2575402
+#   content hash  1ae046e2205bcff8
+#   text hash     daee31191c261429
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

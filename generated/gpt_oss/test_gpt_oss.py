@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3cab47f03c8ea53f
-#   text hash     bdf9261141afce52
+#   content hash  1ae046e2205bcff8
+#   text hash     3f9119fcbec31faf
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

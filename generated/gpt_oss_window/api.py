@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4a5d200bd26103e9
-#   text hash     1c93b774b6fe763b
+#   content hash  a5b06c6f1a8f968b
+#   text hash     b4ddabf5b6e71db7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4a5d200bd26103e9
-#   text hash     352923f21b4279ec
+#   content hash  a5b06c6f1a8f968b
+#   text hash     50b3d4bca754ff9b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4a5d200bd26103e9
-#   text hash     57174471fb5cbdda
+#   content hash  a5b06c6f1a8f968b
+#   text hash     4cbc7930614b3c35
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4a5d200bd26103e9
-#   text hash     d867277f7a92f1fc
+#   content hash  a5b06c6f1a8f968b
+#   text hash     ba34d0f201192125
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

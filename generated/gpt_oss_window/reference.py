@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4a5d200bd26103e9
-#   text hash     655ae10fd95e2838
+#   content hash  a5b06c6f1a8f968b
+#   text hash     e5f330f89d4caef3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5023f94192b3dfbe
-#   text hash     3457eba65da75515
+#   content hash  8856a32391bf4c36
+#   text hash     ecfa554713bea7f3
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5023f94192b3dfbe
-#   text hash     6737aa059887668f
+#   content hash  8856a32391bf4c36
+#   text hash     bbd88cac3fee2196
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5023f94192b3dfbe
-#   text hash     3766c31207f23eba
+#   content hash  8856a32391bf4c36
+#   text hash     8d003b62c1dfd412
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

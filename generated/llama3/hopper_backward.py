@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c1ae8569b8bd84dc
-#   text hash     d36d98c1cdf4cbd9
+#   content hash  43a1f77089f620f1
+#   text hash     9e9ba7e3a87949ad
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

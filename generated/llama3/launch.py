@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c1ae8569b8bd84dc
-#   text hash     b4f7c85bd58de77a
+#   content hash  43a1f77089f620f1
+#   text hash     ffcd4ef9630aec77
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

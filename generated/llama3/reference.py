@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c1ae8569b8bd84dc
-#   text hash     3ab265eefb2719a0
+#   content hash  43a1f77089f620f1
+#   text hash     718f5ac39000e24a
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

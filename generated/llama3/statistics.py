@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c1ae8569b8bd84dc
-#   text hash     107ff03dc83957bf
+#   content hash  43a1f77089f620f1
+#   text hash     8d31a2004594fd1c
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c1ae8569b8bd84dc
-#   text hash     4a974440c0cf444a
+#   content hash  43a1f77089f620f1
+#   text hash     bfe1c74f5771b4ac
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  98aaa6772c6561ea
-#   text hash     7bca4c87a3a93714
+#   content hash  96edd828e1f8d890
+#   text hash     3e0228c446a8972d
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  98aaa6772c6561ea
-#   text hash     235754d30972f533
+#   content hash  96edd828e1f8d890
+#   text hash     d32f7cc6c6a0319e
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

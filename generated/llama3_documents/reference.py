@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  98aaa6772c6561ea
-#   text hash     7a4a4cabe74ce4ae
+#   content hash  96edd828e1f8d890
+#   text hash     b74372ff794a5953
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

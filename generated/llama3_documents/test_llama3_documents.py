@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  98aaa6772c6561ea
-#   text hash     aa7f9f14cc8e09d6
+#   content hash  96edd828e1f8d890
+#   text hash     906970741fdb2195
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

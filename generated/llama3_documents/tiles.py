@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  98aaa6772c6561ea
-#   text hash     adc730c51ade6d50
+#   content hash  96edd828e1f8d890
+#   text hash     11deb488e8e2bdf0
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d38e9fb7b20759e8
-#   text hash     308b7e0c0bf06820
+#   content hash  3cd4bafbe6dc0ffa
+#   text hash     1150da00a1d805a4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d38e9fb7b20759e8
-#   text hash     52b8f79a27d7105b
+#   content hash  3cd4bafbe6dc0ffa
+#   text hash     bf66c20d5141ea88
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d38e9fb7b20759e8
-#   text hash     54bc901b1601eada
+#   content hash  3cd4bafbe6dc0ffa
+#   text hash     77e706e4335ca828
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d38e9fb7b20759e8
-#   text hash     66d2394e414c6456
+#   content hash  3cd4bafbe6dc0ffa
+#   text hash     c3058890e14078b0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

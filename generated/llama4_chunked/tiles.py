@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d38e9fb7b20759e8
-#   text hash     190ed4cb47b5d781
+#   content hash  3cd4bafbe6dc0ffa
+#   text hash     daf0a549cce1d83e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e5cc474eaea72b36
-#   text hash     85abd6231b09cb4d
+#   content hash  250a38d594018b64
+#   text hash     1c03a6744b6b8989
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e5cc474eaea72b36
-#   text hash     b2af2b79e93d96d9
+#   content hash  250a38d594018b64
+#   text hash     090ff04299c31b84
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

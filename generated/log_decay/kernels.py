@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e5cc474eaea72b36
-#   text hash     00f1e0a051bd34fa
+#   content hash  250a38d594018b64
+#   text hash     a00379c82d83925b
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e5cc474eaea72b36
-#   text hash     8484895adee80667
+#   content hash  250a38d594018b64
+#   text hash     004beebc1b54cf99
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e5cc474eaea72b36
-#   text hash     14e21eeb5e29f342
+#   content hash  250a38d594018b64
+#   text hash     0cd2af59a8866923
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

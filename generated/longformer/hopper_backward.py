@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0b9450c7b3b65000
-#   text hash     ffa9a183088c875c
+#   content hash  3cf1001c6a0e608d
+#   text hash     1b97e2d799f7f1da
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

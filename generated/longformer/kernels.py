@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0b9450c7b3b65000
-#   text hash     a68c50ec4644b5a7
+#   content hash  3cf1001c6a0e608d
+#   text hash     af98f86cb4048903
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

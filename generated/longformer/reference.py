@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0b9450c7b3b65000
-#   text hash     4eb81121a6f94551
+#   content hash  3cf1001c6a0e608d
+#   text hash     048910ddda6f5437
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

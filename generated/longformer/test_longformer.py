@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0b9450c7b3b65000
-#   text hash     742800d0db4b0756
+#   content hash  3cf1001c6a0e608d
+#   text hash     4a0c136f906f6d24
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0b9450c7b3b65000
-#   text hash     0d07fc86d92f6bc3
+#   content hash  3cf1001c6a0e608d
+#   text hash     24f0e1d78145302f
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c3ae1299a67e31a9
-#   text hash     e4f577528c698fa4
+#   content hash  8c648e8d51713849
+#   text hash     90c5a7b3ab8ae523
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

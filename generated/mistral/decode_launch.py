@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c3ae1299a67e31a9
-#   text hash     b861ca17841c0bab
+#   content hash  8c648e8d51713849
+#   text hash     062f0fb35611bcf3
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

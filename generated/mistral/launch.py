@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c3ae1299a67e31a9
-#   text hash     e15c38da5ab36097
+#   content hash  8c648e8d51713849
+#   text hash     072a53050e5ab169
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

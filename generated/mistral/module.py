@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c3ae1299a67e31a9
-#   text hash     e27d8994ea684611
+#   content hash  8c648e8d51713849
+#   text hash     985825ad41c63238
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c3ae1299a67e31a9
-#   text hash     150a8c504e42c9fc
+#   content hash  8c648e8d51713849
+#   text hash     ca572be14dac5cca
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

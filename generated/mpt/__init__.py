@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9178819bb39fdbe0
-#   text hash     b84c6cd13271e013
+#   content hash  5df4265ad773f9eb
+#   text hash     38269fccd872e709
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

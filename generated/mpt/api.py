@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9178819bb39fdbe0
-#   text hash     a9716b47b33540fc
+#   content hash  5df4265ad773f9eb
+#   text hash     c7af2763025cdc9c
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

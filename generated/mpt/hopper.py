@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9178819bb39fdbe0
-#   text hash     6594bd58d9a1afc3
+#   content hash  5df4265ad773f9eb
+#   text hash     855d45d25f7d14e4
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9178819bb39fdbe0
-#   text hash     9c5354ead5aa4e64
+#   content hash  5df4265ad773f9eb
+#   text hash     cc862c35650841dc
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9178819bb39fdbe0
-#   text hash     34a1572f4ff1c9f2
+#   content hash  5df4265ad773f9eb
+#   text hash     e30ccce4321a04c7
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1f73c87820513c8d
-#   text hash     0f6a68101d1a3183
+#   content hash  a6b4207ede9fd952
+#   text hash     2ec06d33ac73511e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1f73c87820513c8d
-#   text hash     d0d2c51464a19081
+#   content hash  a6b4207ede9fd952
+#   text hash     256a71bb0e37def9
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

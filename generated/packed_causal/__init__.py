@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3f8fbc2af76f4b70
-#   text hash     d48f31e81b6a9f36
+#   content hash  859c33b9d410c86a
+#   text hash     301b62d6ca3351a6
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

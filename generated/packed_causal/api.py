@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3f8fbc2af76f4b70
-#   text hash     463c0b3bbc781605
+#   content hash  859c33b9d410c86a
+#   text hash     9ddd8a419ae5b7f3
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3f8fbc2af76f4b70
-#   text hash     ac970f98fa68ff4c
+#   content hash  859c33b9d410c86a
+#   text hash     b18809f4c7e2b62f
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

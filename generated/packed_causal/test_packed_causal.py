@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3f8fbc2af76f4b70
-#   text hash     0d109f87356ad00b
+#   content hash  859c33b9d410c86a
+#   text hash     017efecbf68d9650
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3f8fbc2af76f4b70
-#   text hash     48c9abc0fc42b4fe
+#   content hash  859c33b9d410c86a
+#   text hash     c25a5ccccde74ac3
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

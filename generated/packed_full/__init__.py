@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  de18560238c68491
-#   text hash     5960fc224e7f1e42
+#   content hash  5252ac2a121b5a04
+#   text hash     8d93f7be15686718
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

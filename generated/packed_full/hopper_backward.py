@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  de18560238c68491
-#   text hash     cc3c05c53e885140
+#   content hash  5252ac2a121b5a04
+#   text hash     bd809188e8cb0763
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  de18560238c68491
-#   text hash     00849d1a153e9751
+#   content hash  5252ac2a121b5a04
+#   text hash     be39c5d862cf3b1b
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py gets."""
 

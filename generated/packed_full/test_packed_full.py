@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  de18560238c68491
-#   text hash     b6c0d6094c530a54
+#   content hash  5252ac2a121b5a04
+#   text hash     f87e70a8adab0a95
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

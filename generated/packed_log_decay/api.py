@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d2f35f67274a1f12
-#   text hash     7f08292e7725aadb
+#   content hash  1ff8664781e96ed0
+#   text hash     e20418ad5a19969a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d2f35f67274a1f12
-#   text hash     499e25e5c213cc57
+#   content hash  1ff8664781e96ed0
+#   text hash     df52109f62942736
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d2f35f67274a1f12
-#   text hash     d7f6da41a3ce3534
+#   content hash  1ff8664781e96ed0
+#   text hash     d586b8b75cd4e10d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d2f35f67274a1f12
-#   text hash     b3c1436e8ab55bb4
+#   content hash  1ff8664781e96ed0
+#   text hash     5fba8944b93aedeb
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9ed71f7e76f80a70
-#   text hash     54f1cbb17a295a9a
+#   content hash  17adddb4168bd42e
+#   text hash     15a76713bc5e4356
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9ed71f7e76f80a70
-#   text hash     7ceadcbcff16ae28
+#   content hash  17adddb4168bd42e
+#   text hash     153f0e1734464113
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

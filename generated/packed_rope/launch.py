@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9ed71f7e76f80a70
-#   text hash     8a2b5cb9401ccf65
+#   content hash  17adddb4168bd42e
+#   text hash     66f3e9f0b46cac8c
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9ed71f7e76f80a70
-#   text hash     1a9f6445a94d47d7
+#   content hash  17adddb4168bd42e
+#   text hash     e3645aafcfbd07f4
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

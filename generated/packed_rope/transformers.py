@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9ed71f7e76f80a70
-#   text hash     f3a03e812ca8e82c
+#   content hash  17adddb4168bd42e
+#   text hash     610eabd5efbf3323
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

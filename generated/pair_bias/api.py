@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b323b31ea99b585a
-#   text hash     bffe82d7e9ae9e59
+#   content hash  34c7666e9bf81034
+#   text hash     6304d0f7e94c2956
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

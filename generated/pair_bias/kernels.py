@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b323b31ea99b585a
-#   text hash     862ff931fd7f97d6
+#   content hash  34c7666e9bf81034
+#   text hash     4305ef31f64484fc
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

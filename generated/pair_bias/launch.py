@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b323b31ea99b585a
-#   text hash     cf73b081d1b4e5d5
+#   content hash  34c7666e9bf81034
+#   text hash     70f9ca98fd079a12
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

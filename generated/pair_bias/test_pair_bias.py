@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b323b31ea99b585a
-#   text hash     6b96b247b2e72638
+#   content hash  34c7666e9bf81034
+#   text hash     e15f663f84680018
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b323b31ea99b585a
-#   text hash     5106563c3b4f4cef
+#   content hash  34c7666e9bf81034
+#   text hash     abce2d1d224901d8
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d048c26664da918d
-#   text hash     eabf596a1c3ec292
+#   content hash  210be68412cdb920
+#   text hash     568db74ac5347af9
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -15,8 +15,8 @@ Programs
 The grid of `attend_split` is (key heads x splits x tiles, sequences); tiles run fastest, as those of a split read the same
 keys. Of a grid's axes the first alone takes more than 65535. That of `join_splits` is (new tokens of a sequence, query heads, sequences).
 
-A split begins at a multiple of split_size keys, a tile of keys at one of BLOCK_N: which keys are summed together is no
-matter of the batch, of other lengths or of pages. Programs are started for the splits of the first_keys keys of a
+A split begins at a multiple of split_size keys, a tile of keys at one of BLOCK_N: which keys are summed together is a
+matter of the most new tokens that a sequence of the call has, but not of other lengths or of pages. Programs are started for the splits of the first_keys keys of a
 sequence and, from that of the key `reach` before the first new token on, for as many as the host makes room for. On GPUs
 that can (OVERLAP), both kernels start while the one before them ends, and wait for what it has stored.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d048c26664da918d
-#   text hash     f7c11b2890ca4a9c
+#   content hash  210be68412cdb920
+#   text hash     c1fc6a24bfd08356
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

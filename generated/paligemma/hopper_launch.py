@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d048c26664da918d
-#   text hash     863d67ae49005005
+#   content hash  210be68412cdb920
+#   text hash     a3db05c72909cc7e
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d048c26664da918d
-#   text hash     8f4fa7fd8db74e13
+#   content hash  210be68412cdb920
+#   text hash     d406e9c638bafee2
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d048c26664da918d
-#   text hash     25621a741d5a4d72
+#   content hash  210be68412cdb920
+#   text hash     96e7501c65079f0e
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

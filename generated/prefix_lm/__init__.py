@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a3600f01aba0905b
-#   text hash     640897a806ec614b
+#   content hash  0a08830f6053e628
+#   text hash     c05d346163610abe
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

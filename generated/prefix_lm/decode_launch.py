@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a3600f01aba0905b
-#   text hash     14ca87d99dcebf0d
+#   content hash  0a08830f6053e628
+#   text hash     3182d7f2e7eb3d91
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a3600f01aba0905b
-#   text hash     61409b33f1d7fc6a
+#   content hash  0a08830f6053e628
+#   text hash     ac097ee883e26068
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

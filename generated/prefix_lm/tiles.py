@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a3600f01aba0905b
-#   text hash     81998c12580e5a48
+#   content hash  0a08830f6053e628
+#   text hash     8519e8b575711f31
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a3600f01aba0905b
-#   text hash     b75644659cdd9782
+#   content hash  0a08830f6053e628
+#   text hash     55f23f0b61cbcea9
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

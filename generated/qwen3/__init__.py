@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  aa158c4caa453782
-#   text hash     257626e89d5b93e0
+#   content hash  e25282ff6fde5061
+#   text hash     6a9a0d6194139863
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

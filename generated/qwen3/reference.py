@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  aa158c4caa453782
-#   text hash     22d1f832030a49f8
+#   content hash  e25282ff6fde5061
+#   text hash     c88242cc07c59185
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

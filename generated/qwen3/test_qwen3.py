@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  aa158c4caa453782
-#   text hash     a8a5a5cf45acf3d9
+#   content hash  e25282ff6fde5061
+#   text hash     c86895545109268c
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  aa158c4caa453782
-#   text hash     31b21423ef3a4e68
+#   content hash  e25282ff6fde5061
+#   text hash     764543dd4112216f
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  163fc7f3c0d78dee
-#   text hash     88ecdb936fa53032
+#   content hash  6b885713b0152932
+#   text hash     520b7aaf9becbdde
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  163fc7f3c0d78dee
-#   text hash     bfe4183304444425
+#   content hash  6b885713b0152932
+#   text hash     93d1f360cd53fdd4
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

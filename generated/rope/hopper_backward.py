@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  163fc7f3c0d78dee
-#   text hash     d86ec69a9ca2af10
+#   content hash  6b885713b0152932
+#   text hash     76264489fa5f228a
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  163fc7f3c0d78dee
-#   text hash     06d013cf86d051d6
+#   content hash  6b885713b0152932
+#   text hash     6d71ce2a0d543e63
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  163fc7f3c0d78dee
-#   text hash     165603a410042557
+#   content hash  6b885713b0152932
+#   text hash     69827c3484094b93
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

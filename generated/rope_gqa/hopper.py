@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5b09c934bb90b051
-#   text hash     c1fb02614f825aa2
+#   content hash  c7a9cad97f07a585
+#   text hash     2ce95dbcb03fa419
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

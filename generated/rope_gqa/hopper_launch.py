@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5b09c934bb90b051
-#   text hash     b2c1ce9aac8c0cf6
+#   content hash  c7a9cad97f07a585
+#   text hash     dbc7576de1560484
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py gets."""
 

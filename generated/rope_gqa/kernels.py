@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5b09c934bb90b051
-#   text hash     cf90adcb026cf556
+#   content hash  c7a9cad97f07a585
+#   text hash     4fe089090ecd5b7d
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5b09c934bb90b051
-#   text hash     410fbbe8a99d9fb6
+#   content hash  c7a9cad97f07a585
+#   text hash     334a24f6f17afad9
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

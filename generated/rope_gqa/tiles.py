@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5b09c934bb90b051
-#   text hash     5ffe71d9429a58f9
+#   content hash  c7a9cad97f07a585
+#   text hash     16ce6cadf36a146c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

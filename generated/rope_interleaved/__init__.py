@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  98804e82c71ae935
-#   text hash     f2b07976e8d461ee
+#   content hash  bdf5ac91e754de85
+#   text hash     b11766121cf77657
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

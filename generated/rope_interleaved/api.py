@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  98804e82c71ae935
-#   text hash     fe94aeaf3dc19fae
+#   content hash  bdf5ac91e754de85
+#   text hash     b4f29fa08f2f3257
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  98804e82c71ae935
-#   text hash     cf5a7277034db1ad
+#   content hash  bdf5ac91e754de85
+#   text hash     b66017cb231ac18d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  98804e82c71ae935
-#   text hash     1beac4527cbe44d6
+#   content hash  bdf5ac91e754de85
+#   text hash     92b390d8a8c1b2e4
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  98804e82c71ae935
-#   text hash     5d316b6a9da2635c
+#   content hash  bdf5ac91e754de85
+#   text hash     fb1af34406281ca1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

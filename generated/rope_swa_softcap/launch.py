@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  de1c57c769065287
-#   text hash     23b16e7fb53cf352
+#   content hash  4e8045096dfa22ec
+#   text hash     d516abb24d1df532
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  de1c57c769065287
-#   text hash     28f821875bbb4e67
+#   content hash  4e8045096dfa22ec
+#   text hash     79efb5d5c2b83a7c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  db0de22781c9a7b4
-#   text hash     dbb4e12ecd126d05
+#   content hash  e8251fad6d2d2428
+#   text hash     b2ad8475fa0744ce
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -151,7 +151,12 @@ def workspace_size(
     from . import decode_launch as launch
 
     decode_arguments.check_split_size(split_size)
-    return launch.workspace_size(q, k_cache, v_cache, max_seqlen_q, max(max_seqlen_k, 1), split_size, *_seen(window))
+    max_seqlen_q = min(max(arguments.as_int("max_seqlen_q", max_seqlen_q), 1), q.shape[-3])
+    max_seqlen_k = max(arguments.as_int("max_seqlen_k", max_seqlen_k), 1)
+    # rows that stand one behind the other may all be of one sequence, or each of one
+    longest = (q.shape[1],) if q.dim() == 4 else (1, max_seqlen_q)
+    seen = _seen(window)
+    return max(launch.workspace_size(q, k_cache, v_cache, n, max_seqlen_k, split_size, *seen) for n in longest)
 
 
 def append(

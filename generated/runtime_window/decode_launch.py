@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  db0de22781c9a7b4
-#   text hash     24d97213bad80fe9
+#   content hash  e8251fad6d2d2428
+#   text hash     a5e93e498025df2a
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

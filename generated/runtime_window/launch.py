@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  db0de22781c9a7b4
-#   text hash     2f97621ded3850ff
+#   content hash  e8251fad6d2d2428
+#   text hash     e3a7ced30ac37ec2
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

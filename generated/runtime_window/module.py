@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  db0de22781c9a7b4
-#   text hash     2f74469fd0789a75
+#   content hash  e8251fad6d2d2428
+#   text hash     d8c007415b4c94ea
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  db0de22781c9a7b4
-#   text hash     fdbd9138a2a094e8
+#   content hash  e8251fad6d2d2428
+#   text hash     7d2c168840359a31
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

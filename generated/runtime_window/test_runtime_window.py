@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  db0de22781c9a7b4
-#   text hash     c238093d7fcace3d
+#   content hash  e8251fad6d2d2428
+#   text hash     33d28fb7730beb3e
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e510a4c1c89aa71c
-#   text hash     fe76ced0e8a1de23
+#   content hash  06cd4b376487a786
+#   text hash     3f70682010df6048
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

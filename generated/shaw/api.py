@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e510a4c1c89aa71c
-#   text hash     5596161f8d60cfd7
+#   content hash  06cd4b376487a786
+#   text hash     e5ed77459395cd7b
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

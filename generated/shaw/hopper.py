@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e510a4c1c89aa71c
-#   text hash     bfb73217bb6b175b
+#   content hash  06cd4b376487a786
+#   text hash     bca820afeae71e2d
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

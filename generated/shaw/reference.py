@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e510a4c1c89aa71c
-#   text hash     0bf04e5ae279ed96
+#   content hash  06cd4b376487a786
+#   text hash     b9e04f5b1b583f3f
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e510a4c1c89aa71c
-#   text hash     b4e97b3ca8b4cfa2
+#   content hash  06cd4b376487a786
+#   text hash     c389417ea8e543f9
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

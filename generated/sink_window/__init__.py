@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5c66742353497441
-#   text hash     e76d6f622c27af66
+#   content hash  790c09d4fcea93a0
+#   text hash     2fa3d76b2ec79e8a
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

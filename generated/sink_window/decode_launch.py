@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5c66742353497441
-#   text hash     73dcf712a1e71c31
+#   content hash  790c09d4fcea93a0
+#   text hash     0870d89ef65407b5
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5c66742353497441
-#   text hash     136c311521ad0249
+#   content hash  790c09d4fcea93a0
+#   text hash     efb960166c3ba91a
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

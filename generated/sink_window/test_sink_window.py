@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5c66742353497441
-#   text hash     7161fd3faf5eb1a9
+#   content hash  790c09d4fcea93a0
+#   text hash     41e26956d938cab0
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

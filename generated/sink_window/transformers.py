@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5c66742353497441
-#   text hash     f02cbb09179f8cd3
+#   content hash  790c09d4fcea93a0
+#   text hash     0607b2d0db7497da
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

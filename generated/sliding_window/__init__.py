@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5a8ebcc24ff722d6
-#   text hash     219b2af4f7448541
+#   content hash  f54847f621efffa0
+#   text hash     1df7c492c5f3681e
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5a8ebcc24ff722d6
-#   text hash     74f042ee075fc528
+#   content hash  f54847f621efffa0
+#   text hash     372bd5880b3e3414
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -15,8 +15,8 @@ Programs
 The grid of `attend_split` is (key heads x splits x tiles, sequences); tiles run fastest, as those of a split read the same
 keys. Of a grid's axes the first alone takes more than 65535. That of `join_splits` is (new tokens of a sequence, query heads, sequences).
 
-A split begins at a multiple of split_size keys, a tile of keys at one of BLOCK_N: which keys are summed together is no
-matter of the batch, of other lengths or of pages. Programs are started for the splits of the first_keys keys of a
+A split begins at a multiple of split_size keys, a tile of keys at one of BLOCK_N: which keys are summed together is a
+matter of the most new tokens that a sequence of the call has, but not of other lengths or of pages. Programs are started for the splits of the first_keys keys of a
 sequence and, from that of the key `reach` before the first new token on, for as many as the host makes room for. On GPUs
 that can (OVERLAP), both kernels start while the one before them ends, and wait for what it has stored.
 

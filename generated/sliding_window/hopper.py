@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5a8ebcc24ff722d6
-#   text hash     6b209b8e1c01ab78
+#   content hash  f54847f621efffa0
+#   text hash     082d073df5a914d7
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5a8ebcc24ff722d6
-#   text hash     3909c270abc7198e
+#   content hash  f54847f621efffa0
+#   text hash     69b1ba4ed8fff8ff
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

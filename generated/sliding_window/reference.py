@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5a8ebcc24ff722d6
-#   text hash     49255b1ae1daaff3
+#   content hash  f54847f621efffa0
+#   text hash     aa4144d74d8fe973
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

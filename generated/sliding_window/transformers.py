@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5a8ebcc24ff722d6
-#   text hash     9fbaa2db306aa88e
+#   content hash  f54847f621efffa0
+#   text hash     fa6f9d2cfe8d2930
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2199e624b3150557
-#   text hash     fc62b2441490cfbf
+#   content hash  f84ce04080f104d7
+#   text hash     9aa129217aeb9095
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2199e624b3150557
-#   text hash     28cbbaf76b882406
+#   content hash  f84ce04080f104d7
+#   text hash     f7df87eae4a8b637
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

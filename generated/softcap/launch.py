@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2199e624b3150557
-#   text hash     4fb7557e19685b2f
+#   content hash  f84ce04080f104d7
+#   text hash     0c3f9e06baa9a879
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2199e624b3150557
-#   text hash     2452132c8121df4a
+#   content hash  f84ce04080f104d7
+#   text hash     8d5e5de31fb29881
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

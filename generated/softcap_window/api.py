@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  02a5bf0591e006bf
-#   text hash     0290d719204823c5
+#   content hash  f5ea32de938dbabc
+#   text hash     984ac90159a912f1
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

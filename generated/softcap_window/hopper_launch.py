@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  02a5bf0591e006bf
-#   text hash     69d1dcb36bf482e4
+#   content hash  f5ea32de938dbabc
+#   text hash     6e6bd7ce507e2e2b
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  02a5bf0591e006bf
-#   text hash     52c2b11217d4b415
+#   content hash  f5ea32de938dbabc
+#   text hash     8fb4ac9c2d5dbd11
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  02a5bf0591e006bf
-#   text hash     0d319ba82b1a36c0
+#   content hash  f5ea32de938dbabc
+#   text hash     27883a3f47cfd7c0
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  02a5bf0591e006bf
-#   text hash     20dbc6ad264d86eb
+#   content hash  f5ea32de938dbabc
+#   text hash     ab2834470b267534
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

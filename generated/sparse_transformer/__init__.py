@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c3aa640272aaa80c
-#   text hash     5e9a653b55d9cfb3
+#   content hash  718454137dc16262
+#   text hash     83a6ef301ee18911
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c3aa640272aaa80c
-#   text hash     29889dd85f015c1c
+#   content hash  718454137dc16262
+#   text hash     8cb5691da0900dee
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

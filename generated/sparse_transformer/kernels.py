@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c3aa640272aaa80c
-#   text hash     23756206cb31c39c
+#   content hash  718454137dc16262
+#   text hash     a3ac6c344c080b1b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

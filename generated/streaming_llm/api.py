@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d715dc4c65b73bef
-#   text hash     3ba75e416e2c5b99
+#   content hash  94527e8130b8587f
+#   text hash     e372cd7cddfae1f3
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d715dc4c65b73bef
-#   text hash     380e488c4ebdf9a1
+#   content hash  94527e8130b8587f
+#   text hash     f5249a8abedb0462
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

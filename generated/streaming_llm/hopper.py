@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d715dc4c65b73bef
-#   text hash     9657fffcce0cfa1f
+#   content hash  94527e8130b8587f
+#   text hash     146e60c9bdf87019
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

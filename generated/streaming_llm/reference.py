@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d715dc4c65b73bef
-#   text hash     6b3ac5e7ad9a5ed9
+#   content hash  94527e8130b8587f
+#   text hash     b0107604d8ebdf33
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

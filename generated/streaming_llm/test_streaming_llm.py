@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d715dc4c65b73bef
-#   text hash     ba4fd575bb7d16a0
+#   content hash  94527e8130b8587f
+#   text hash     c226e89da6f53573
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

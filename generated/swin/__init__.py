@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  82bc052be506209e
-#   text hash     d6d8986a93f811b6
+#   content hash  3c900f38006e907d
+#   text hash     a7786b783143d77c
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

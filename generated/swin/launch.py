@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  82bc052be506209e
-#   text hash     b56dbcfc916e33e2
+#   content hash  3c900f38006e907d
+#   text hash     245d157b39b76298
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

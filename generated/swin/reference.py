@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  82bc052be506209e
-#   text hash     1a51098fc386d730
+#   content hash  3c900f38006e907d
+#   text hash     59b6a27f53a9e521
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

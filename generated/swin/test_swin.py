@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  82bc052be506209e
-#   text hash     0d7c84e6dfda3e86
+#   content hash  3c900f38006e907d
+#   text hash     e979a51a2c25ae95
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  82bc052be506209e
-#   text hash     d15df1c1e59d0630
+#   content hash  3c900f38006e907d
+#   text hash     7bc7fb6f62108fca
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  758eb71034db8447
-#   text hash     90742b5ed79f21b2
+#   content hash  2e30ea8fec364cfc
+#   text hash     69c6f5b67c247d00
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

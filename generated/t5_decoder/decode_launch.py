@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  758eb71034db8447
-#   text hash     3a4f26cb39a7a6a9
+#   content hash  2e30ea8fec364cfc
+#   text hash     5703506efd335489
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  758eb71034db8447
-#   text hash     bf15ae96036e4228
+#   content hash  2e30ea8fec364cfc
+#   text hash     89933ecfc8e7b36a
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  758eb71034db8447
-#   text hash     eb653c331f6ef67e
+#   content hash  2e30ea8fec364cfc
+#   text hash     be5878aaa71d38a8
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

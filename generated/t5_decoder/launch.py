@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  758eb71034db8447
-#   text hash     727eac4280dd0dce
+#   content hash  2e30ea8fec364cfc
+#   text hash     40a6c4067897a545
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

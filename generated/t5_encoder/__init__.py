@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  01b7b2d9cec6f7bc
-#   text hash     1c59552eed658871
+#   content hash  7ec8853b5440e53f
+#   text hash     7d8e8545d9e37ede
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

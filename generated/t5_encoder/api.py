@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  01b7b2d9cec6f7bc
-#   text hash     c79a8ab78bff0fd6
+#   content hash  7ec8853b5440e53f
+#   text hash     370907547f66eda3
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

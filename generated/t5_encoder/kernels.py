@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  01b7b2d9cec6f7bc
-#   text hash     8ba8b4217b144e64
+#   content hash  7ec8853b5440e53f
+#   text hash     d81e92acf4ddfa38
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

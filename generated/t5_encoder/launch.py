@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  01b7b2d9cec6f7bc
-#   text hash     334fe4cc40dce7ec
+#   content hash  7ec8853b5440e53f
+#   text hash     747f0d1f12a67be3
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

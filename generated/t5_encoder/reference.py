@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  01b7b2d9cec6f7bc
-#   text hash     09e603ea1c75f404
+#   content hash  7ec8853b5440e53f
+#   text hash     7490dc199addb44a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a5efac897e050abc
-#   text hash     1d27f969061f70f0
+#   content hash  6748001da4850840
+#   text hash     a8de528b756e6ccf
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

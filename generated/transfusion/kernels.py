@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a5efac897e050abc
-#   text hash     a9593c2877e9e9b5
+#   content hash  6748001da4850840
+#   text hash     7a4de81b7aac3537
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a5efac897e050abc
-#   text hash     27454cd7115a0dab
+#   content hash  6748001da4850840
+#   text hash     9c8fa98eebe258fc
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a087514e78793b21
-#   text hash     cd8410fed311cc25
+#   content hash  3817dc1ad4efda52
+#   text hash     a05604c8a653f0c0
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a087514e78793b21
-#   text hash     bdbd9165db1d8d8e
+#   content hash  3817dc1ad4efda52
+#   text hash     45574545f32e2ba4
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a087514e78793b21
-#   text hash     4366694bc28dea13
+#   content hash  3817dc1ad4efda52
+#   text hash     ca2cb1f50bbe5927
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

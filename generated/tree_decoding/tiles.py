@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a087514e78793b21
-#   text hash     5f04553ada8b8b41
+#   content hash  3817dc1ad4efda52
+#   text hash     106eb12a72f0df8a
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

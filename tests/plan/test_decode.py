@@ -342,6 +342,22 @@ def test_a_sequence_without_keys(variant: Callable[[str], ModuleType], name: str
     torch.testing.assert_close(lse[0, :, 0], sinks)
 
 
+@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize("most", [3, 4, 20])
+def test_a_workspace_has_room_whatever_the_bound_of_rows(
+    cut: bool, most: int, variant: Callable[[str], ModuleType]
+) -> None:
+    decoding, lengths = variant("plain").decode, torch.tensor([250, 300], dtype=torch.int32)
+    k = torch.randn(2, 300, 2, 16)
+    q = torch.randn(7, 4, 16) if cut else torch.randn(2, 3, 4, 16)
+    cuts = {"cu_seqlens_q": torch.tensor([0, 3, 7], dtype=torch.int32)} if cut else {}
+    most = max(most, 4) if cut else most
+    for rows, more in ((q, {"max_seqlen_q": most, **cuts}), (q.reshape(-1, 4, 16)[:2], {})):
+        size = decoding.workspace_size(rows, k, k, max_seqlen_q=most, max_seqlen_k=300)
+        more |= {"max_seqlen_k": 300, "workspace": torch.full((size,), math.nan)}
+        assert decoding.attend_with_cache(rows, k, k, lengths, **more).isfinite().all()
+
+
 def test_a_window_reads_its_own_pages_alone(variant: Callable[[str], ModuleType]) -> None:
     s, decoding = Sequences([200, 64], [2, 2]), variant("window").decode
     q, cache = torch.stack(s.q), Cache(s, page=4).fill(decoding.append)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f3cb43fa42e736cd
-#   text hash     59c684452d7c5bdb
+#   content hash  a555ec563678463c
+#   text hash     c71f6abd9bdbcfd1
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f3cb43fa42e736cd
-#   text hash     152a9adddce05255
+#   content hash  a555ec563678463c
+#   text hash     a7bd8ac8dfeb7497
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

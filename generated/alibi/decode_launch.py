@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f3cb43fa42e736cd
-#   text hash     5a5e4077357a6ff8
+#   content hash  a555ec563678463c
+#   text hash     d7e84d1f8d203e79
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

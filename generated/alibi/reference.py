@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f3cb43fa42e736cd
-#   text hash     48c2f0d4376932a6
+#   content hash  a555ec563678463c
+#   text hash     0fb9a910753d3840
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f3cb43fa42e736cd
-#   text hash     4a5ef5a79c0b5129
+#   content hash  a555ec563678463c
+#   text hash     694b879bafd3daae
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

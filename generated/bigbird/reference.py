@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  66338d2e1f064011
-#   text hash     6c321e2489f11015
+#   content hash  bdb12e30bd4ee95b
+#   text hash     04c1e36d5215221b
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  66338d2e1f064011
-#   text hash     be9caf4726458c5b
+#   content hash  bdb12e30bd4ee95b
+#   text hash     88d50142765f439f
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

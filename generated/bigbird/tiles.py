@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  66338d2e1f064011
-#   text hash     dfc567d5595bd248
+#   content hash  bdb12e30bd4ee95b
+#   text hash     be3bc40892721bcb
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7461e139f6f3f9e6
-#   text hash     0cde0344db6f76ca
+#   content hash  43b0049d7cbf14e9
+#   text hash     1ab81ea83c87bb07
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

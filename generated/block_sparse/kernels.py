@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7461e139f6f3f9e6
-#   text hash     caaccc86af18cb3e
+#   content hash  43b0049d7cbf14e9
+#   text hash     c47f544364c32e20
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

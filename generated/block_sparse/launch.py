@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7461e139f6f3f9e6
-#   text hash     7f302f4c34163d19
+#   content hash  43b0049d7cbf14e9
+#   text hash     244399b620a7b51a
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7461e139f6f3f9e6
-#   text hash     2c1335ceb260b0b9
+#   content hash  43b0049d7cbf14e9
+#   text hash     51dfa15731fe77a6
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

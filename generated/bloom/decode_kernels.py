@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  233a229679759d07
-#   text hash     ee453b2aabf4be34
+#   content hash  7144ca4b25b088d2
+#   text hash     88fb009cefe721e6
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

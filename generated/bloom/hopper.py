@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  233a229679759d07
-#   text hash     5e3201779350d630
+#   content hash  7144ca4b25b088d2
+#   text hash     ba8e3de0710230ee
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  233a229679759d07
-#   text hash     454129bbbfe7a631
+#   content hash  7144ca4b25b088d2
+#   text hash     9554e1f4ac08b56f
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  233a229679759d07
-#   text hash     b27dbe258618c73f
+#   content hash  7144ca4b25b088d2
+#   text hash     355d428fd41206ac
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

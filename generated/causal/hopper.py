@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6625556f5af44efc
-#   text hash     e76a2a21484e9597
+#   content hash  56d92aa27c69e6a3
+#   text hash     925577643eec6186
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6625556f5af44efc
-#   text hash     7c8e402e2fa10fb0
+#   content hash  56d92aa27c69e6a3
+#   text hash     73a51efb8434647b
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

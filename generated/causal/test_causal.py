@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6625556f5af44efc
-#   text hash     6adfe0f77e69406b
+#   content hash  56d92aa27c69e6a3
+#   text hash     ed6128391844e85f
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3fd137dd48aa5fde
-#   text hash     8b4201adc9c74871
+#   content hash  249cbd47eba742a8
+#   text hash     0ab53cfcd3723143
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

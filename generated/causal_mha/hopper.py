@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3fd137dd48aa5fde
-#   text hash     9f3d2619d412561f
+#   content hash  249cbd47eba742a8
+#   text hash     34e39d1a158d8270
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3fd137dd48aa5fde
-#   text hash     2b03bb8fb933f131
+#   content hash  249cbd47eba742a8
+#   text hash     334a1c0f6259f1d0
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py gets."""
 

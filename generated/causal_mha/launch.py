@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3fd137dd48aa5fde
-#   text hash     a5c1112c267066c7
+#   content hash  249cbd47eba742a8
+#   text hash     69cf782b754c5fe1
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3fd137dd48aa5fde
-#   text hash     4cee4bfc17dd213a
+#   content hash  249cbd47eba742a8
+#   text hash     8fabec6407efb73c
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  cbfc14ec29762b84
-#   text hash     6dc984701b20f82f
+#   content hash  3ecc3adabb9d55c2
+#   text hash     a752ec62e080b6f8
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

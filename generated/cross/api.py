@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  cbfc14ec29762b84
-#   text hash     ca17a6753eba204b
+#   content hash  3ecc3adabb9d55c2
+#   text hash     61b5de9ab0ccec86
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

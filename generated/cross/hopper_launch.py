@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  cbfc14ec29762b84
-#   text hash     992b918fb8e1ee8d
+#   content hash  3ecc3adabb9d55c2
+#   text hash     c58f9fe8f972377e
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  cbfc14ec29762b84
-#   text hash     d1e1027ac1fe4f5c
+#   content hash  3ecc3adabb9d55c2
+#   text hash     9544fb55278bd4b9
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  cbfc14ec29762b84
-#   text hash     447a12ddb82ad40d
+#   content hash  3ecc3adabb9d55c2
+#   text hash     259236d9c4af25a9
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1440b6847fe6c389
-#   text hash     d8e269fe607607e7
+#   content hash  bb459975140ad2e4
+#   text hash     4fe849cad3d882ff
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1440b6847fe6c389
-#   text hash     969cd6605f2f09d4
+#   content hash  bb459975140ad2e4
+#   text hash     973bbcff9c1ed4bb
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

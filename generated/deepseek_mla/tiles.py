@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1440b6847fe6c389
-#   text hash     21e037fe1c5908c5
+#   content hash  bb459975140ad2e4
+#   text hash     0b03e8bea00f4ea8
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

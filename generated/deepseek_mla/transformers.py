@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1440b6847fe6c389
-#   text hash     1b52c29764f45e68
+#   content hash  bb459975140ad2e4
+#   text hash     6384047f2d560dd7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

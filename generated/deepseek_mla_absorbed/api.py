@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8cb43e3c479b23e5
-#   text hash     77f3e75c2ea4cb9a
+#   content hash  6e6ed30a0c6a67d3
+#   text hash     2050304ede0987d2
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8cb43e3c479b23e5
-#   text hash     174d0dbb7632305a
+#   content hash  6e6ed30a0c6a67d3
+#   text hash     51289f39389c1568
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -56,7 +56,7 @@ def attend_with_cache(
     out: contiguous, where the result goes; made if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq) or (Hq, T)
     split_size: keys that a program goes through, a multiple of 128; long caches are read faster with 1024, short ones with
-        fewer. The last bits of a row hang on it; None has one for all calls
+        fewer. The last bits of a row hang on it; None has one for all calls with as many new tokens of a sequence
     """
     given = q, k_cache, v_cache, seq_lens, page_table, cu_seqlens_q, k_scale, v_scale, workspace, out
     call, known = decode_arguments.remembered(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8cb43e3c479b23e5
-#   text hash     9e6c92d2529a8c1d
+#   content hash  6e6ed30a0c6a67d3
+#   text hash     2ccd41ddcae3ead1
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8cb43e3c479b23e5
-#   text hash     ae9e27570e6e1ce1
+#   content hash  6e6ed30a0c6a67d3
+#   text hash     13503dde8bc72c4f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8cb43e3c479b23e5
-#   text hash     6378c90ae2cd8b49
+#   content hash  6e6ed30a0c6a67d3
+#   text hash     7ec6537e3ff19db7
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

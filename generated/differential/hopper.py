@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e77c3bac41d9eaf8
-#   text hash     d3a8724d895b9d70
+#   content hash  d1a5f1595008657e
+#   text hash     14a525a2ced00f86
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e77c3bac41d9eaf8
-#   text hash     7c5f3aa3dffde696
+#   content hash  d1a5f1595008657e
+#   text hash     ddc7f7916c410280
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e77c3bac41d9eaf8
-#   text hash     d11987dab0170f0c
+#   content hash  d1a5f1595008657e
+#   text hash     72236c14d137ba28
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

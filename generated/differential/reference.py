@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e77c3bac41d9eaf8
-#   text hash     ec38b72d744f2271
+#   content hash  d1a5f1595008657e
+#   text hash     f335db0a777e3c8d
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

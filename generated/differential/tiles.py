@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e77c3bac41d9eaf8
-#   text hash     553b270649e9b21d
+#   content hash  d1a5f1595008657e
+#   text hash     234295667ffcc56e
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  60e06bd1c12a81e7
-#   text hash     92a5cfe2c721e02c
+#   content hash  8d9c18dd0f22171e
+#   text hash     f07bf99c9f2f0ca8
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  60e06bd1c12a81e7
-#   text hash     c5e519b2d6b5d07c
+#   content hash  8d9c18dd0f22171e
+#   text hash     216d29d19d8ad29a
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

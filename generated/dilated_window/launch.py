@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  60e06bd1c12a81e7
-#   text hash     8d6580af25f5046e
+#   content hash  8d9c18dd0f22171e
+#   text hash     56b4a043b1e868ba
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  60e06bd1c12a81e7
-#   text hash     774265e5caa42428
+#   content hash  8d9c18dd0f22171e
+#   text hash     9c0f3d6f16de8d17
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  60e06bd1c12a81e7
-#   text hash     2e0b075ff5032fa9
+#   content hash  8d9c18dd0f22171e
+#   text hash     1d3e5f133e3b903b
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

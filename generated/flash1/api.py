@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  299b7ae330d09c20
-#   text hash     0a7e097f8e96be65
+#   content hash  dedf874781f008e5
+#   text hash     1012420ebc5ccb18
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

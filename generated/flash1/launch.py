@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  299b7ae330d09c20
-#   text hash     f54d4b4cf33e6c48
+#   content hash  dedf874781f008e5
+#   text hash     ae4c502c75f0af21
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

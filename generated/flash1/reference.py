@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  299b7ae330d09c20
-#   text hash     c32244adbed09af5
+#   content hash  dedf874781f008e5
+#   text hash     2f051c6394d42896
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  299b7ae330d09c20
-#   text hash     d6d2fbff84f1f833
+#   content hash  dedf874781f008e5
+#   text hash     ed80a89081eb1c4f
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  299b7ae330d09c20
-#   text hash     ffc000d330f3d036
+#   content hash  dedf874781f008e5
+#   text hash     f77ca744716dfae7
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

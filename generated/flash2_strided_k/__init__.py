@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0a3ade7f45c37c4d
-#   text hash     23f2e5c039f1dc13
+#   content hash  95ea409d7b7db420
+#   text hash     3bfdd337c455af26
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

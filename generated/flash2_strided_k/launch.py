@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0a3ade7f45c37c4d
-#   text hash     9496e596d4817de8
+#   content hash  95ea409d7b7db420
+#   text hash     f6735be9faa4191e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f657f257db8efd49
-#   text hash     5b5b1ecb79aa3341
+#   content hash  edb062892e4e044e
+#   text hash     608953f8966d9672
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f657f257db8efd49
-#   text hash     9275a11526e10a83
+#   content hash  edb062892e4e044e
+#   text hash     f928b88b9f821cd1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

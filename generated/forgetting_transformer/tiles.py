@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f657f257db8efd49
-#   text hash     e959c646baf49664
+#   content hash  edb062892e4e044e
+#   text hash     1bb0ae37754abb61
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bd727daab3c5e00c
-#   text hash     3d564a25501639b5
+#   content hash  6a621ddf1e70d00f
+#   text hash     a4db0c02a1024fbe
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bd727daab3c5e00c
-#   text hash     ab52a33ebc803baa
+#   content hash  6a621ddf1e70d00f
+#   text hash     787f905a3f723126
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

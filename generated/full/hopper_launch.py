@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bd727daab3c5e00c
-#   text hash     89ec121b15403cc7
+#   content hash  6a621ddf1e70d00f
+#   text hash     7c9d12964ed2d2b2
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bd727daab3c5e00c
-#   text hash     b3c4bb0f03a4dfa5
+#   content hash  6a621ddf1e70d00f
+#   text hash     746c91c01c491b50
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

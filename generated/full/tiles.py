@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bd727daab3c5e00c
-#   text hash     c35e9b53e3eb713b
+#   content hash  6a621ddf1e70d00f
+#   text hash     e42a8bce56c39cd1
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bd727daab3c5e00c
-#   text hash     ef19576c51cfaa15
+#   content hash  6a621ddf1e70d00f
+#   text hash     195c9b0c9381978d
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

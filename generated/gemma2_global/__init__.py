@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1223cfc52df7e685
-#   text hash     df5f6ccaa8f8a4c0
+#   content hash  76e92d0a8244993e
+#   text hash     1fded1ab2086d447
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1223cfc52df7e685
-#   text hash     919bcc67de2985c4
+#   content hash  76e92d0a8244993e
+#   text hash     e5da84cbca969d03
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

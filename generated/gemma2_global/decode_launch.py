@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1223cfc52df7e685
-#   text hash     e4bf41325c70b8db
+#   content hash  76e92d0a8244993e
+#   text hash     04e81a372ad833ee
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

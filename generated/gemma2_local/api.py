@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ac2085558fd430a0
-#   text hash     5255c49c8cbceb5d
+#   content hash  43abe6a71b22780b
+#   text hash     0bb3290df60ea6ac
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

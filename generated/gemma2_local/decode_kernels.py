@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ac2085558fd430a0
-#   text hash     9398ebd054cd9d3a
+#   content hash  43abe6a71b22780b
+#   text hash     f16351931c5cf070
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ac2085558fd430a0
-#   text hash     97e6e2f6f63db2bf
+#   content hash  43abe6a71b22780b
+#   text hash     dca58fb71be129b4
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

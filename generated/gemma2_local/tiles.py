@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ac2085558fd430a0
-#   text hash     7490572d84dd8bf7
+#   content hash  43abe6a71b22780b
+#   text hash     f6d5036c208cab0c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

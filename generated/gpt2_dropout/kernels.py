@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  955bb93acb82ef17
-#   text hash     34ebf75897d08184
+#   content hash  8e2870dba3e5edcc
+#   text hash     32f472a64acfd472
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  955bb93acb82ef17
-#   text hash     df14bc30d7daa995
+#   content hash  8e2870dba3e5edcc
+#   text hash     5330d874f76cd74d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

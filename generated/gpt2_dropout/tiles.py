@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  955bb93acb82ef17
-#   text hash     5e0ac5815cb7fcd8
+#   content hash  8e2870dba3e5edcc
+#   text hash     2e424835c6e7a38e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

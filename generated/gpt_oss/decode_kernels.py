@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1ae046e2205bcff8
-#   text hash     081669f4373cba81
+#   content hash  77995e504e6a98f8
+#   text hash     b2cbe575c0874789
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1ae046e2205bcff8
-#   text hash     f3b2285df62875f7
+#   content hash  77995e504e6a98f8
+#   text hash     fb9f0cb8de3ea5e8
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1ae046e2205bcff8
-#   text hash     52d0272574425315
+#   content hash  77995e504e6a98f8
+#   text hash     a53015eef0ad1f41
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py gets."""
 

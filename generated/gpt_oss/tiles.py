@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1ae046e2205bcff8
-#   text hash     276e6c4c95b6ecf5
+#   content hash  77995e504e6a98f8
+#   text hash     4660dc40ae6cb2c4
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a5b06c6f1a8f968b
-#   text hash     0a0528164667386f
+#   content hash  9f8ef9a93d65e54a
+#   text hash     c98ebbaae44e67c8
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -62,7 +62,7 @@ def attend_with_cache(
     out: contiguous, where the result goes; made if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq) or (Hq, T)
     split_size: keys that a program goes through, a multiple of 128; long caches are read faster with 1024, short ones with
-        fewer. The last bits of a row hang on it; None has one for all calls
+        fewer. The last bits of a row hang on it; None has one for all calls with as many new tokens of a sequence
     """
     given = (
         q,

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a5b06c6f1a8f968b
-#   text hash     287471ee08edfc8f
+#   content hash  9f8ef9a93d65e54a
+#   text hash     ea2bf23af82495fe
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

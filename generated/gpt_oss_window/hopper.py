@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a5b06c6f1a8f968b
-#   text hash     0bb0929967a503d7
+#   content hash  9f8ef9a93d65e54a
+#   text hash     4fb7d0fbc9640565
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

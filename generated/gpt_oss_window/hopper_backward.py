@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a5b06c6f1a8f968b
-#   text hash     50b3d4bca754ff9b
+#   content hash  9f8ef9a93d65e54a
+#   text hash     e89fd81a6bc629da
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

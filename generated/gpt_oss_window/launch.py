@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a5b06c6f1a8f968b
-#   text hash     ba34d0f201192125
+#   content hash  9f8ef9a93d65e54a
+#   text hash     abd0b204946ebbbe
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

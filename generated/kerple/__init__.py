@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8856a32391bf4c36
-#   text hash     3c7ad2f1d61fbae2
+#   content hash  5dca20a8da2131a4
+#   text hash     13fe25350f400364
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8856a32391bf4c36
-#   text hash     ecfa554713bea7f3
+#   content hash  5dca20a8da2131a4
+#   text hash     303bc36e0b8243ea
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8856a32391bf4c36
-#   text hash     671bf815c6179e09
+#   content hash  5dca20a8da2131a4
+#   text hash     fd91eeb2b9651180
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

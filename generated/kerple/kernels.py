@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8856a32391bf4c36
-#   text hash     8069e4343beedc71
+#   content hash  5dca20a8da2131a4
+#   text hash     4800c6190e55098b
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8856a32391bf4c36
-#   text hash     d0aa5a10c82526f2
+#   content hash  5dca20a8da2131a4
+#   text hash     49fdc95bd2daea6c
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

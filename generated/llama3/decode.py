@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  43a1f77089f620f1
-#   text hash     6428a734a72594a0
+#   content hash  f750fae6dbb6e347
+#   text hash     c089e44f2d125388
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -63,7 +63,7 @@ def attend_with_cache(
     return_key_sums: whether to return at last, float32 (B, Hq, max_seqlen_k), what each key of a sequence gets of the
         softmax, summed over its new tokens; 0 behind its last key
     split_size: keys that a program goes through, a multiple of 128; long caches are read faster with 1024, short ones with
-        fewer. The last bits of a row hang on it; None has one for all calls
+        fewer. The last bits of a row hang on it; None has one for all calls with as many new tokens of a sequence
     """
     given = (
         q,

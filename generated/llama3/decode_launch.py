@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  43a1f77089f620f1
-#   text hash     8db88a8f417c2d03
+#   content hash  f750fae6dbb6e347
+#   text hash     ec8e3425745f1320
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  43a1f77089f620f1
-#   text hash     4216096d2d4e0cbb
+#   content hash  f750fae6dbb6e347
+#   text hash     b86f6050af6a101c
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

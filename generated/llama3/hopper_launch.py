@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  43a1f77089f620f1
-#   text hash     44d8b7d27204ed98
+#   content hash  f750fae6dbb6e347
+#   text hash     c5461ccf7041be2c
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  43a1f77089f620f1
-#   text hash     2b6334794395b434
+#   content hash  f750fae6dbb6e347
+#   text hash     294724a434780949
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  96edd828e1f8d890
-#   text hash     60808c8a3b93e361
+#   content hash  8c1270e516b95d92
+#   text hash     76c7accaea43fd31
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  96edd828e1f8d890
-#   text hash     b74372ff794a5953
+#   content hash  8c1270e516b95d92
+#   text hash     04b9d94c6d9cd91c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

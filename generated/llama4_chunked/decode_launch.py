@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3cd4bafbe6dc0ffa
-#   text hash     fb7dcda34587609a
+#   content hash  5f27a807d96687c6
+#   text hash     14b806273cebded4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

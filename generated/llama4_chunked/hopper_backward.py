@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3cd4bafbe6dc0ffa
-#   text hash     fb1fdba52644dad0
+#   content hash  5f27a807d96687c6
+#   text hash     221fd0dfe0a9498a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

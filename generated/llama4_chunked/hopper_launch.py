@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3cd4bafbe6dc0ffa
-#   text hash     8727746c28e8032c
+#   content hash  5f27a807d96687c6
+#   text hash     e4272ca667fd879b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py gets."""
 

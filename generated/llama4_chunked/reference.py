@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3cd4bafbe6dc0ffa
-#   text hash     d88c43760808e9d4
+#   content hash  5f27a807d96687c6
+#   text hash     8ef215a94c991c6b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  250a38d594018b64
-#   text hash     090ff04299c31b84
+#   content hash  e6bc1651beb896a1
+#   text hash     f7965998e847f0cc
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

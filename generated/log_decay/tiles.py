@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  250a38d594018b64
-#   text hash     5b099901d0b7c0db
+#   content hash  e6bc1651beb896a1
+#   text hash     9b3405123ec51a2a
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3cf1001c6a0e608d
-#   text hash     3e3f7bad9a4ae2cb
+#   content hash  1b76677c131a6acc
+#   text hash     ef528578ba2d0d1f
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3cf1001c6a0e608d
-#   text hash     03325b8fa0d07a5d
+#   content hash  1b76677c131a6acc
+#   text hash     5949e2717e940b87
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

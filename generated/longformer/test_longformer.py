@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3cf1001c6a0e608d
-#   text hash     4a0c136f906f6d24
+#   content hash  1b76677c131a6acc
+#   text hash     5c2942921eed3b56
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

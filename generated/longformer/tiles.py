@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3cf1001c6a0e608d
-#   text hash     24f0e1d78145302f
+#   content hash  1b76677c131a6acc
+#   text hash     7f924bf228cce250
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

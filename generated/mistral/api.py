@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8c648e8d51713849
-#   text hash     90c5a7b3ab8ae523
+#   content hash  2ba683b77b8c91dd
+#   text hash     e312dd892353968e
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

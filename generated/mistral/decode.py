@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8c648e8d51713849
-#   text hash     9b897f4704439257
+#   content hash  2ba683b77b8c91dd
+#   text hash     9598540b5664fd34
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -60,7 +60,7 @@ def attend_with_cache(
     out: contiguous, where the result goes; made if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq) or (Hq, T)
     split_size: keys that a program goes through, a multiple of 128; long caches are read faster with 1024, short ones with
-        fewer. The last bits of a row hang on it; None has one for all calls
+        fewer. The last bits of a row hang on it; None has one for all calls with as many new tokens of a sequence
     """
     given = (
         q,

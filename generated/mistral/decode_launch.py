@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8c648e8d51713849
-#   text hash     062f0fb35611bcf3
+#   content hash  2ba683b77b8c91dd
+#   text hash     e937adf3dde4a85e
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8c648e8d51713849
-#   text hash     0cc1b400678cdb3e
+#   content hash  2ba683b77b8c91dd
+#   text hash     d31b004f9fba6d55
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py gets."""
 

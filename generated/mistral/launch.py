@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8c648e8d51713849
-#   text hash     072a53050e5ab169
+#   content hash  2ba683b77b8c91dd
+#   text hash     81fbc3588d893e05
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

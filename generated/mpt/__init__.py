@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5df4265ad773f9eb
-#   text hash     38269fccd872e709
+#   content hash  d60a81f11edb32e0
+#   text hash     e8546450765ea26e
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5df4265ad773f9eb
-#   text hash     b8033ce27429e97a
+#   content hash  d60a81f11edb32e0
+#   text hash     b098268f10af15c3
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5df4265ad773f9eb
-#   text hash     cc862c35650841dc
+#   content hash  d60a81f11edb32e0
+#   text hash     255b72ed6a6f79db
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5df4265ad773f9eb
-#   text hash     71d2f6b15c2fdd6e
+#   content hash  d60a81f11edb32e0
+#   text hash     3c323226e59c85fe
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  ba8be155fe12a1f8
-#   text hash     016b4e385193ecaf
+#   content hash  0eeb61a746cbc32e
+#   text hash     9c3dca7d75c2ced1
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -244,7 +244,7 @@ def starter(compiled, grid):
     last, place = passed.pop(), passed.index(stream_of_call)
     if last not in (value, (value,)):
         return usual
-    begin, before, behind, one_by_one = run.launch, passed[:place], passed[place + 1 :], last is value
+    begin, before, behind, spread = run.launch, passed[:place], passed[place + 1 :], last is value
     hooks = triton.knobs.runtime
 
     def start(*given, stream=None):
@@ -253,7 +253,7 @@ def starter(compiled, grid):
             return usual(*given, stream=stream)
         if stream is None:
             stream = driver.active.get_current_stream(driver.active.get_current_device())
-        if one_by_one:
+        if spread:
             begin(*before, stream, *behind, *given)
         else:
             begin(*before, stream, *behind, given)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5df4265ad773f9eb
-#   text hash     e30ccce4321a04c7
+#   content hash  d60a81f11edb32e0
+#   text hash     427d906cc4b31531
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

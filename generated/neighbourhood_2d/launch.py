@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a6b4207ede9fd952
-#   text hash     8070cfaccc6db7aa
+#   content hash  6e01fb8832cace55
+#   text hash     4486f6f5dd505e63
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a6b4207ede9fd952
-#   text hash     256a71bb0e37def9
+#   content hash  6e01fb8832cace55
+#   text hash     4e8047e93807ef02
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

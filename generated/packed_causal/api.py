@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  859c33b9d410c86a
-#   text hash     9ddd8a419ae5b7f3
+#   content hash  624cfe40d1be7016
+#   text hash     368cba3185b2a7ce
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

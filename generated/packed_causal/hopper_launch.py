@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  859c33b9d410c86a
-#   text hash     ef2294987744344c
+#   content hash  624cfe40d1be7016
+#   text hash     bb837a07af095318
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

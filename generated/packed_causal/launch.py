@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  859c33b9d410c86a
-#   text hash     b18809f4c7e2b62f
+#   content hash  624cfe40d1be7016
+#   text hash     61d2d85b998dab55
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  859c33b9d410c86a
-#   text hash     42783f0277f2253d
+#   content hash  624cfe40d1be7016
+#   text hash     86e3577662208fb0
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

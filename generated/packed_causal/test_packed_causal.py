@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  859c33b9d410c86a
-#   text hash     017efecbf68d9650
+#   content hash  624cfe40d1be7016
+#   text hash     ff81ac5494a07b79
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5252ac2a121b5a04
-#   text hash     f87e70a8adab0a95
+#   content hash  40f3ab8b95f0fe92
+#   text hash     0dc9b01de06ffc58
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5252ac2a121b5a04
-#   text hash     08b75a56196420a7
+#   content hash  40f3ab8b95f0fe92
+#   text hash     0e96517ccf86450f
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1ff8664781e96ed0
-#   text hash     e53e51da7182bd01
+#   content hash  904760b282b87621
+#   text hash     e4a4e05d247c787b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

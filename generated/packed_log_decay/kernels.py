@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1ff8664781e96ed0
-#   text hash     59f115e638fa1874
+#   content hash  904760b282b87621
+#   text hash     3a7c69c19e8842f9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1ff8664781e96ed0
-#   text hash     df52109f62942736
+#   content hash  904760b282b87621
+#   text hash     39c63b4ab989f7b5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

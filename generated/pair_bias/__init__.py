@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  34c7666e9bf81034
-#   text hash     193aceeef228cb8a
+#   content hash  eca097eb7c6591bc
+#   text hash     03200fc2c93451b8
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

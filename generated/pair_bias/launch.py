@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  34c7666e9bf81034
-#   text hash     70f9ca98fd079a12
+#   content hash  eca097eb7c6591bc
+#   text hash     750837646d3ed295
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

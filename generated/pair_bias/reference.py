@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  34c7666e9bf81034
-#   text hash     7e2a57c98ecbaa33
+#   content hash  eca097eb7c6591bc
+#   text hash     f4f2a52cd05f80bb
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

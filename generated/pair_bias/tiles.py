@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  34c7666e9bf81034
-#   text hash     abce2d1d224901d8
+#   content hash  eca097eb7c6591bc
+#   text hash     0c28a7c971e42d7f
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  210be68412cdb920
-#   text hash     e32e431227ce9401
+#   content hash  04e039bdd286af47
+#   text hash     77ca9727976b0ea2
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  210be68412cdb920
-#   text hash     568db74ac5347af9
+#   content hash  04e039bdd286af47
+#   text hash     7e181744ddc48535
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  210be68412cdb920
-#   text hash     ab29d3699e5ee607
+#   content hash  04e039bdd286af47
+#   text hash     2ed20d6ca28787d7
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

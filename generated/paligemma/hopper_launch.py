@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  210be68412cdb920
-#   text hash     a3db05c72909cc7e
+#   content hash  04e039bdd286af47
+#   text hash     470703e5926ac102
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py gets."""
 

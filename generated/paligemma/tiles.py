@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  210be68412cdb920
-#   text hash     6660c790672f2553
+#   content hash  04e039bdd286af47
+#   text hash     60d2eae9d02fc424
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

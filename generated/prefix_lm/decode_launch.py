@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0a08830f6053e628
-#   text hash     3182d7f2e7eb3d91
+#   content hash  a77dafd88467b0b2
+#   text hash     a7b3ce1467406efe
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

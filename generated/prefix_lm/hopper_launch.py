@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0a08830f6053e628
-#   text hash     333666e2d5d64879
+#   content hash  a77dafd88467b0b2
+#   text hash     d07e0692e8618b04
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0a08830f6053e628
-#   text hash     c08fa223df0f5054
+#   content hash  a77dafd88467b0b2
+#   text hash     4abfd1097fc6509f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

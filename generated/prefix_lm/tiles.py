@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0a08830f6053e628
-#   text hash     8519e8b575711f31
+#   content hash  a77dafd88467b0b2
+#   text hash     28e7d8b1b4376d3a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

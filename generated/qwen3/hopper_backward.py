@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e25282ff6fde5061
-#   text hash     dc3b5516fecd36eb
+#   content hash  501ee2d5c4439116
+#   text hash     f2c87d7b8fdbf107
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e25282ff6fde5061
-#   text hash     10e5ac2b7f4c81e8
+#   content hash  501ee2d5c4439116
+#   text hash     315280de3cde96a9
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

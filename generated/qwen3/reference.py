@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e25282ff6fde5061
-#   text hash     c88242cc07c59185
+#   content hash  501ee2d5c4439116
+#   text hash     951ace6ca73382e6
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e25282ff6fde5061
-#   text hash     28ec8b02314d3f91
+#   content hash  501ee2d5c4439116
+#   text hash     febe7d138dc3454f
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6b885713b0152932
-#   text hash     d75cc969ae5861d7
+#   content hash  6bbea2968aaf8e36
+#   text hash     46db2811d52d2fd7
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6b885713b0152932
-#   text hash     6d71ce2a0d543e63
+#   content hash  6bbea2968aaf8e36
+#   text hash     5f7e20c971ac3357
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

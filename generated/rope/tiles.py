@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6b885713b0152932
-#   text hash     69827c3484094b93
+#   content hash  6bbea2968aaf8e36
+#   text hash     e60a5fdf4e78e675
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c7a9cad97f07a585
-#   text hash     dbc7576de1560484
+#   content hash  3f27f675cacedfe9
+#   text hash     d7fa6c5b023845d6
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c7a9cad97f07a585
-#   text hash     4fe089090ecd5b7d
+#   content hash  3f27f675cacedfe9
+#   text hash     d3599afa8a14c748
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c7a9cad97f07a585
-#   text hash     334a24f6f17afad9
+#   content hash  3f27f675cacedfe9
+#   text hash     1182aad91fbc841e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c7a9cad97f07a585
-#   text hash     81b89b08857950b1
+#   content hash  3f27f675cacedfe9
+#   text hash     2bffe85237c025ad
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

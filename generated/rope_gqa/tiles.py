@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c7a9cad97f07a585
-#   text hash     16ce6cadf36a146c
+#   content hash  3f27f675cacedfe9
+#   text hash     e061f5fd1061ea1a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

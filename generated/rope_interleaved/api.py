@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  bdf5ac91e754de85
-#   text hash     b4f29fa08f2f3257
+#   content hash  024c411ff887fe33
+#   text hash     c69f10d523730040
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  bdf5ac91e754de85
-#   text hash     1baf4ae3f7cdf800
+#   content hash  024c411ff887fe33
+#   text hash     ade8fa99a0c3fba9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  bdf5ac91e754de85
-#   text hash     fb9d1f2ad6844cd5
+#   content hash  024c411ff887fe33
+#   text hash     a6e11f57219b332e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

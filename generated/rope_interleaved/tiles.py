@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  bdf5ac91e754de85
-#   text hash     fb1af34406281ca1
+#   content hash  024c411ff887fe33
+#   text hash     573b25ca07cd3719
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

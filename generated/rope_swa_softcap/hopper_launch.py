@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4e8045096dfa22ec
-#   text hash     3e7f62972bbe8e1e
+#   content hash  016f4ca752b92fbe
+#   text hash     ad87c7e75602bef9
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4e8045096dfa22ec
-#   text hash     d516abb24d1df532
+#   content hash  016f4ca752b92fbe
+#   text hash     e52a23cd9b6ad361
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

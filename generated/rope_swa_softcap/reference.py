@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4e8045096dfa22ec
-#   text hash     34cdd6bca20f26d8
+#   content hash  016f4ca752b92fbe
+#   text hash     f26f13a5e7b3a461
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4e8045096dfa22ec
-#   text hash     79efb5d5c2b83a7c
+#   content hash  016f4ca752b92fbe
+#   text hash     3effbd88b481dfed
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

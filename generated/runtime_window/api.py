@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e8251fad6d2d2428
-#   text hash     bc00cb2252be9c48
+#   content hash  43009e42d1b735ec
+#   text hash     9b567e1f7f676035
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

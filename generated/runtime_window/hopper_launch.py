@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e8251fad6d2d2428
-#   text hash     fcca5469af56a721
+#   content hash  43009e42d1b735ec
+#   text hash     ce51edd8240b7f9e
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

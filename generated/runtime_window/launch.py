@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e8251fad6d2d2428
-#   text hash     e3a7ced30ac37ec2
+#   content hash  43009e42d1b735ec
+#   text hash     ee38b334cb6d8127
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

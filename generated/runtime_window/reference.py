@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e8251fad6d2d2428
-#   text hash     7d2c168840359a31
+#   content hash  43009e42d1b735ec
+#   text hash     746725c793e12744
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

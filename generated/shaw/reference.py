@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  06cd4b376487a786
-#   text hash     b9e04f5b1b583f3f
+#   content hash  339bd658d5c34f1a
+#   text hash     7c6f23264f2c7dbc
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

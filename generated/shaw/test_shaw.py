@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  06cd4b376487a786
-#   text hash     ee08c65ea4b3b5a9
+#   content hash  339bd658d5c34f1a
+#   text hash     bed87b2aa76fb87d
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

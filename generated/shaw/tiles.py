@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  06cd4b376487a786
-#   text hash     c389417ea8e543f9
+#   content hash  339bd658d5c34f1a
+#   text hash     1c2a8c29e39824ea
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

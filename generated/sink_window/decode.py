@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  790c09d4fcea93a0
-#   text hash     620d3427a7ec1af0
+#   content hash  fce519c067eacad8
+#   text hash     d6b4aa1c3f44ab64
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -62,7 +62,7 @@ def attend_with_cache(
     return_key_sums: whether to return at last, float32 (B, Hq, max_seqlen_k), what each key of a sequence gets of the
         softmax, summed over its new tokens; 0 behind its last key
     split_size: keys that a program goes through, a multiple of 128; long caches are read faster with 1024, short ones with
-        fewer. The last bits of a row hang on it; None has one for all calls
+        fewer. The last bits of a row hang on it; None has one for all calls with as many new tokens of a sequence
     """
     return _attend(
         q,

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  790c09d4fcea93a0
-#   text hash     c4ad934ecf2e7e70
+#   content hash  fce519c067eacad8
+#   text hash     999c5ff8314a09ef
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  790c09d4fcea93a0
-#   text hash     0870d89ef65407b5
+#   content hash  fce519c067eacad8
+#   text hash     7d10779e9012d826
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

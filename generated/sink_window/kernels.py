@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  790c09d4fcea93a0
-#   text hash     8d4a8494d9ad2fc1
+#   content hash  fce519c067eacad8
+#   text hash     9b02abea4d79bee9
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  790c09d4fcea93a0
-#   text hash     69fc9e3344aaf1a6
+#   content hash  fce519c067eacad8
+#   text hash     d4abe53f9eec86af
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f54847f621efffa0
-#   text hash     372bd5880b3e3414
+#   content hash  c061874e879cdf3d
+#   text hash     5e094cb8e85536e4
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f54847f621efffa0
-#   text hash     69b1ba4ed8fff8ff
+#   content hash  c061874e879cdf3d
+#   text hash     62e7575a9042d5ea
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f54847f621efffa0
-#   text hash     70a69ba7e204aee2
+#   content hash  c061874e879cdf3d
+#   text hash     ed5c6b00c65fc2d1
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

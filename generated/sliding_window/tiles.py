@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f54847f621efffa0
-#   text hash     76b1ba4d9f6b8206
+#   content hash  c061874e879cdf3d
+#   text hash     c909ab81df076aca
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

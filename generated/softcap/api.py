@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f84ce04080f104d7
-#   text hash     586c903f96da1ad2
+#   content hash  6f16bd702c4ff68e
+#   text hash     a490344b9bd5930e
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f84ce04080f104d7
-#   text hash     a6b0b2d176fc2b17
+#   content hash  6f16bd702c4ff68e
+#   text hash     a61e72a7dc00eced
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f84ce04080f104d7
-#   text hash     aa420996d553d4cb
+#   content hash  6f16bd702c4ff68e
+#   text hash     8ce9deb63fdd3ad8
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f84ce04080f104d7
-#   text hash     8d5e5de31fb29881
+#   content hash  6f16bd702c4ff68e
+#   text hash     4290c53ba3e51010
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

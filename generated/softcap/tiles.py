@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f84ce04080f104d7
-#   text hash     72c55d3419dd8267
+#   content hash  6f16bd702c4ff68e
+#   text hash     9a879d31c350fc83
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f5ea32de938dbabc
-#   text hash     e33aacb3125e79d0
+#   content hash  d7f1a78725d5ef23
+#   text hash     6e75abbb6c25f202
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f5ea32de938dbabc
-#   text hash     c63e61fe328d4e78
+#   content hash  d7f1a78725d5ef23
+#   text hash     56d42c7e0374d2f7
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -57,7 +57,7 @@ def attend_with_cache(
     out: contiguous, where the result goes; made if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq) or (Hq, T)
     split_size: keys that a program goes through, a multiple of 128; long caches are read faster with 1024, short ones with
-        fewer. The last bits of a row hang on it; None has one for all calls
+        fewer. The last bits of a row hang on it; None has one for all calls with as many new tokens of a sequence
     """
     return _attend(
         q,

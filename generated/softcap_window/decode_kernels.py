@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f5ea32de938dbabc
-#   text hash     e225a6e5eb08ee40
+#   content hash  d7f1a78725d5ef23
+#   text hash     95142782ba09b517
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

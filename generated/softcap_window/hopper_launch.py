@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f5ea32de938dbabc
-#   text hash     6e6bd7ce507e2e2b
+#   content hash  d7f1a78725d5ef23
+#   text hash     367989fd0095e90c
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

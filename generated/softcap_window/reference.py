@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f5ea32de938dbabc
-#   text hash     27883a3f47cfd7c0
+#   content hash  d7f1a78725d5ef23
+#   text hash     e54a58295157410c
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

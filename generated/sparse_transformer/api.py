@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  718454137dc16262
-#   text hash     55d07b7c43610275
+#   content hash  a2371b1e3e1d5784
+#   text hash     0b51f24fdb872df3
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  718454137dc16262
-#   text hash     8cb5691da0900dee
+#   content hash  a2371b1e3e1d5784
+#   text hash     65b22188589ecec1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  94527e8130b8587f
-#   text hash     f5249a8abedb0462
+#   content hash  1f20b90a40103ec4
+#   text hash     a532d880a096fdbc
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

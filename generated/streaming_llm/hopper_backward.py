@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  94527e8130b8587f
-#   text hash     f7965661e268d679
+#   content hash  1f20b90a40103ec4
+#   text hash     7b524a1be34848c5
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  94527e8130b8587f
-#   text hash     e2a4f01af0034bcd
+#   content hash  1f20b90a40103ec4
+#   text hash     e6622ac06186967e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  94527e8130b8587f
-#   text hash     c48c8b9dabb605b2
+#   content hash  1f20b90a40103ec4
+#   text hash     14225876229c510b
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3c900f38006e907d
-#   text hash     5c3afb8e37ba67ec
+#   content hash  ef2aa0ebea021adb
+#   text hash     3f29fa33a3884362
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

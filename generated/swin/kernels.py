@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3c900f38006e907d
-#   text hash     c2b6b3ebccf9b2e7
+#   content hash  ef2aa0ebea021adb
+#   text hash     47a39599206fbb58
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3c900f38006e907d
-#   text hash     245d157b39b76298
+#   content hash  ef2aa0ebea021adb
+#   text hash     fa89e5e01024696a
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

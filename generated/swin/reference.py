@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3c900f38006e907d
-#   text hash     59b6a27f53a9e521
+#   content hash  ef2aa0ebea021adb
+#   text hash     fd5127611470be55
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

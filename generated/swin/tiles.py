@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3c900f38006e907d
-#   text hash     7bc7fb6f62108fca
+#   content hash  ef2aa0ebea021adb
+#   text hash     e7c8ad406ae87aa0
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2e30ea8fec364cfc
-#   text hash     69c6f5b67c247d00
+#   content hash  90468062429c90bf
+#   text hash     fa91cc8aebb040d8
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

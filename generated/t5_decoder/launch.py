@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2e30ea8fec364cfc
-#   text hash     40a6c4067897a545
+#   content hash  90468062429c90bf
+#   text hash     27508004e83d4e75
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7ec8853b5440e53f
-#   text hash     747f0d1f12a67be3
+#   content hash  a10159b3bf357cfa
+#   text hash     39b372978fa67420
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

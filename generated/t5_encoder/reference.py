@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7ec8853b5440e53f
-#   text hash     7490dc199addb44a
+#   content hash  a10159b3bf357cfa
+#   text hash     e5154813eb005647
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7ec8853b5440e53f
-#   text hash     718da9d012ab6fdc
+#   content hash  a10159b3bf357cfa
+#   text hash     e2eef0cea613e851
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

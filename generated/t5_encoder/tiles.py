@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7ec8853b5440e53f
-#   text hash     2bf44f454a2d1654
+#   content hash  a10159b3bf357cfa
+#   text hash     97b6de368e53df5e
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6748001da4850840
-#   text hash     a8de528b756e6ccf
+#   content hash  9d0af060d3441868
+#   text hash     2db436531ffab51e
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

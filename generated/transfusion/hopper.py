@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6748001da4850840
-#   text hash     c4edcbf37175ed56
+#   content hash  9d0af060d3441868
+#   text hash     6cd5e6d91ef1d250
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6748001da4850840
-#   text hash     9c8fa98eebe258fc
+#   content hash  9d0af060d3441868
+#   text hash     10733a7df4853382
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

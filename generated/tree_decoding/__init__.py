@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3817dc1ad4efda52
-#   text hash     17e5e504f1dfd1cc
+#   content hash  42f02b8ee21351d9
+#   text hash     8d7dbfac16409bc8
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3817dc1ad4efda52
-#   text hash     a2f6101365e17b32
+#   content hash  42f02b8ee21351d9
+#   text hash     26a6c1eaf4453f3a
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3817dc1ad4efda52
-#   text hash     a05604c8a653f0c0
+#   content hash  42f02b8ee21351d9
+#   text hash     a3b0dc9ca4d1e7bc
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3817dc1ad4efda52
-#   text hash     60b357d3b39b9a33
+#   content hash  42f02b8ee21351d9
+#   text hash     118640abddb17236
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

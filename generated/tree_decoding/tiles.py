@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3817dc1ad4efda52
-#   text hash     106eb12a72f0df8a
+#   content hash  42f02b8ee21351d9
+#   text hash     b12bc82eda9ae7d4
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

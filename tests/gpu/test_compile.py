@@ -186,11 +186,9 @@ from triton.backends.nvidia.compiler import CUDABackend
 CUDABackend.make_cubin = lambda *_: b""
 """
 # likewise, of what comes before LLVM
-UNLOWERED = """
-from triton.backends.nvidia.compiler import CUDABackend
+UNLOWERED = f"""{UNASSEMBLED}
 CUDABackend.make_llir = lambda self, source, metadata, *_: metadata.update(shared=0, name="unlowered") or ""
 CUDABackend.make_ptx = lambda *_: ""
-CUDABackend.make_cubin = lambda *_: b""
 """
 OPERANDS = """
 for name in ("neighbourhood_2d", "packed_causal"):

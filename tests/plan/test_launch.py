@@ -279,7 +279,6 @@ def test_triton_still_has_the_launcher_that_is_looked_for(runtime: ModuleType, m
     from triton.backends.nvidia.driver import CudaLauncher
 
     monkeypatch.setattr(driver, "_active", SimpleNamespace())  # triton looks for it first of all, from 3.8 on
-
     compiled, run = Compiled(True), object.__new__(CudaLauncher)
     names = "launch_cooperative_grid", "launch_pdl", "gsan_enabled", "arg_annotations", "kernel_signature"
     names += "num_ctas", "global_scratch_align", "profile_scratch_align"

@@ -136,6 +136,10 @@ class Dense:
         """The axes of an input as they are stored."""
         return given.axes
 
+    def summed(self, given: Input) -> tuple[Axis, ...]:
+        """The axes of an input's running sums: entries that share values may begin and end at others of them."""
+        return given.axes if "batch" in given.kinds else (Axis("batch"), *given.axes)
+
     def sizes(self) -> Iterator[Parameter]:
         """What tells kernels the lengths."""
         yield Parameter("entries_ptr", "*i32", "entries", absent=True)
@@ -282,6 +286,10 @@ class Packed:
         """The axes of an input as they are stored: rows of all sequences stand in one axis, without a batch."""
         return tuple(axis for axis in given.axes if axis.kind != "batch") if given.rows else given.axes
 
+    def summed(self, given: Input) -> tuple[Axis, ...]:
+        """The axes of an input's running sums."""
+        return self.kept(given)
+
     def sizes(self) -> Iterator[Parameter]:
         """What tells kernels the lengths."""
         yield Parameter("cu_seqlens_q_ptr", "*i32", "cu_seqlens_q")
@@ -311,13 +319,7 @@ def of(spec: Spec) -> Storage:
 
 
 def seen_axes(given: Input, spec: Spec) -> tuple[Axis, ...]:
-    """The axes of an input as kernels see it: rows of packed sequences have no batch, a scan puts the tokens last.
-
-    Entries of a batch have sums of their own even of values that they share, as each may begin and end elsewhere.
-    """
-    axes = of(spec).kept(given)
+    """The axes of an input as kernels see it: rows of packed sequences have no batch, a scan puts the tokens last."""
     if not given.scan:
-        return axes
-    if not of(spec).cut and "batch" not in given.kinds:
-        axes = (Axis("batch"), *axes)
-    return tuple(sorted(axes, key=lambda a: (*HEAD_AXES, "token").index(a.kind)))
+        return of(spec).kept(given)
+    return tuple(sorted(of(spec).summed(given), key=lambda a: (*HEAD_AXES, "token").index(a.kind)))

@@ -131,12 +131,12 @@ DEEPSEEK = {  # heads of DeepSeek V3, a quarter of them, in layers without exper
 BOTH = ("sdpa", "flex_attention")
 CASES = (
     Case("llama", "LlamaModel", "causal", BOTH, 8192, patched="llama3", row="Llama", sizes=LLAMA),
-    Case("llama padded", "LlamaModel", "causal", ("sdpa",), 4096, 8, padded=True, sizes=LLAMA),
+    Case("llama padded", "LlamaModel", "causal", ("sdpa",), 4096, 8, patched="llama3", padded=True, sizes=LLAMA),
     Case("mistral", "MistralModel", "runtime_window", BOTH, 8192, patched="mistral", row="Mistral", sizes=MISTRAL),
     Case("qwen 3", "Qwen3Model", "causal", BOTH, 8192, patched="qwen3", row="Qwen 3", sizes=QWEN),
     Case("gemma 2", "Gemma2Model", "softcap_window", ("eager", BOTH[1]), 8192, row="Gemma 2", sizes=GEMMA_2),
     Case("gemma 3", "Gemma3TextModel", "runtime_window", BOTH, 8192, row="Gemma 3", sizes=GEMMA_3),
-    Case("gpt-oss", "GptOssModel", "sink_window", ("eager", BOTH[1]), 4096, row="gpt-oss", sizes=GPT_OSS),
+    Case("gpt-oss", "GptOssModel", "sink_window", ("eager", BOTH[1]), 8192, row="gpt-oss", sizes=GPT_OSS),
     Case("t5", "T5EncoderModel", "pair_bias", BOTH, 2048, 2, row="T5, its encoder alone", config="T5Config", sizes=T5),
     Case("paligemma", "PaliGemmaModel", "prefix_lm", BOTH, 2048, 2, row="PaliGemma", sizes=PALIGEMMA),
     Case("deepseek", "DeepseekV3Model", "deepseek_mla", BOTH, 4096, row="DeepSeek V2, V3", sizes=DEEPSEEK),

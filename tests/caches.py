@@ -89,10 +89,12 @@ class Cache:
     paged: bool = True
     room: int = 0  # keys of a sequence
     swapped: bool = False  # whether heads stand before places
+    starts: Sequence[int] = ()  # without pages: places of the sequences' first keys
 
     def __post_init__(self) -> None:
         s = self.of
-        self.room = -(-max(self.room, *s.lengths, 1) // self.page) * self.page
+        most = max(start + n for start, n in zip(self.starts or [0] * len(s.lengths), s.lengths, strict=True))
+        self.room = -(-max(self.room, most, 1) // self.page) * self.page
         count, each = len(s.lengths), self.room // self.page
         self.total = count * each + 3 if self.paged else count
         self.size = self.page if self.paged else self.room
@@ -114,7 +116,7 @@ class Cache:
         """Where the tokens of a sequence stand."""
         place = torch.arange(self.of.lengths[b])
         if self.table is None:
-            return (b * self.room + place).to(self.of.device)
+            return (b * self.room + (self.starts[b] if self.starts else 0) + place).to(self.of.device)
         return (self.table[b][place // self.page] * self.page + place % self.page).to(self.of.device)
 
     def stored(self, rows: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -140,7 +142,11 @@ class Cache:
         return self
 
     def pages(self, seen: Callable[[int], int] = lambda length: 0) -> Values:
-        """The page table as a keyword; pages before the first key that is `seen` and behind the last are nobody's."""
+        """The page table as a keyword, or the first keys' places; pages in front of all that is `seen` and behind the
+        last key are nobody's.
+        """
+        if self.starts:
+            return {"k_starts": torch.tensor(self.starts, dtype=torch.int32, device=self.of.device)}
         if self.table is None:
             return {}
         table = self.table.int()

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a555ec563678463c
-#   text hash     c71f6abd9bdbcfd1
+#   content hash  c93e3433869f08c0
+#   text hash     35742e825a78d7cb
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a555ec563678463c
-#   text hash     a7bd8ac8dfeb7497
+#   content hash  c93e3433869f08c0
+#   text hash     d81cc41b367952b0
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a555ec563678463c
-#   text hash     292335522d0d3c89
+#   content hash  c93e3433869f08c0
+#   text hash     9440ebbc3003430e
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a555ec563678463c
-#   text hash     0fb9a910753d3840
+#   content hash  c93e3433869f08c0
+#   text hash     5c62f68784695583
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a555ec563678463c
-#   text hash     694b879bafd3daae
+#   content hash  c93e3433869f08c0
+#   text hash     ff7766c08fb1ca1c
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

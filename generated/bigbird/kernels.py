@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  bdb12e30bd4ee95b
-#   text hash     92861b1e996d7c98
+#   content hash  29c82b599c57902d
+#   text hash     f8e84ff22be11d76
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  43b0049d7cbf14e9
-#   text hash     244399b620a7b51a
+#   content hash  282cb74a28ecbab2
+#   text hash     ba26ac5481c4c38e
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

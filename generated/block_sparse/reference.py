@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  43b0049d7cbf14e9
-#   text hash     756dc51e145975e1
+#   content hash  282cb74a28ecbab2
+#   text hash     44144477b58ff794
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

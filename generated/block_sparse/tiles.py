@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  43b0049d7cbf14e9
-#   text hash     51dfa15731fe77a6
+#   content hash  282cb74a28ecbab2
+#   text hash     8373f175b2ae8a55
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7144ca4b25b088d2
-#   text hash     fae75bc28a6dcab1
+#   content hash  49a84dacb5f69d5d
+#   text hash     579f416a88b7976f
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

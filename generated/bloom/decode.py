@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7144ca4b25b088d2
-#   text hash     06d52be3959e62a6
+#   content hash  49a84dacb5f69d5d
+#   text hash     a1d66ba5d0eefaf9
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -24,6 +24,7 @@ def attend_with_cache(
     seq_lens: torch.Tensor,
     *,
     page_table: torch.Tensor | None = None,
+    k_starts: torch.Tensor | None = None,
     cu_seqlens_q: torch.Tensor | None = None,
     max_seqlen_q: int | None = None,
     max_seqlen_k: int | None = None,
@@ -47,6 +48,7 @@ def attend_with_cache(
 
     seq_lens: int32 (B,), how many keys each sequence has, the new ones included; 0 gives 0 and an LSE of -inf
     page_table: int32 (B, pages of a sequence); entries of pages without a visible key are not read
+    k_starts: int32 (B,), without pages: the place of each sequence's first key, 0 if None; those before it are not read
     cu_seqlens_q: int32 (B + 1,), where the new tokens of each sequence begin and the last ones end
     max_seqlen_q: at least the most new tokens of a sequence; known without cu_seqlens_q
     max_seqlen_k: at least the most keys of a sequence; all that there is room for if None
@@ -65,6 +67,7 @@ def attend_with_cache(
         v_cache,
         seq_lens,
         page_table,
+        k_starts,
         cu_seqlens_q,
         max_seqlen_q,
         max_seqlen_k,
@@ -85,6 +88,7 @@ def _attend(
     v_cache,
     seq_lens,
     page_table,
+    k_starts,
     cu_seqlens_q,
     max_seqlen_q,
     max_seqlen_k,
@@ -98,7 +102,20 @@ def _attend(
     split_size,
 ):
     """What `attend_with_cache` does; names from the spec begin with `in_` from here on, as in the kernels."""
-    given = q, k_cache, v_cache, seq_lens, page_table, cu_seqlens_q, in_slopes, k_scale, v_scale, workspace, out
+    given = (
+        q,
+        k_cache,
+        v_cache,
+        seq_lens,
+        page_table,
+        k_starts,
+        cu_seqlens_q,
+        in_slopes,
+        k_scale,
+        v_scale,
+        workspace,
+        out,
+    )
     call, known = decode_arguments.remembered(CALLS, _check_call, given, (max_seqlen_q, max_seqlen_k, split_size))
     if not known and torch.is_grad_enabled():
         decode_arguments.refuse_gradients(q=q, k_cache=k_cache, v_cache=v_cache, slopes=in_slopes)
@@ -107,6 +124,8 @@ def _attend(
         raise ValueError(
             f"max_seqlen_k: expected at least the longest sequence's {max(seq_lens.tolist())}, got {call.max_seqlen_k}"
         )
+    if k_starts is not None and k_starts.is_cpu:
+        decode_arguments.check_first_keys(k_starts, seq_lens, k_cache)
     scale = call.scale if scale is None else arguments.as_float("scale", scale)
     if workspace is None:
         workspace = q.new_empty(call.size, dtype=torch.float32)
@@ -122,6 +141,7 @@ def _attend(
         v_cache,
         seq_lens,
         page_table,
+        k_starts,
         cu_seqlens_q,
         in_slopes,
         k_scale,
@@ -237,6 +257,7 @@ def _check_call(
     v_cache,
     seq_lens,
     page_table,
+    k_starts,
     cu_seqlens_q,
     in_slopes,
     k_scale,
@@ -251,7 +272,7 @@ def _check_call(
     decode_arguments.check_split_size(split_size)
     decode_arguments.check_operands(q, k_cache, v_cache, grouped=False, widest=(512, 512))
     longest, max_seqlen_k = decode_arguments.bounds(
-        q, k_cache, seq_lens, page_table, cu_seqlens_q, max_seqlen_q, max_seqlen_k
+        q, k_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k
     )
     Hq = q.shape[-2]
     if in_slopes is not None:

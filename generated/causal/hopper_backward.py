@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  56d92aa27c69e6a3
-#   text hash     ad69ecbd845b25da
+#   content hash  1998ae5c4aa6a247
+#   text hash     0d6e841e6911787b
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

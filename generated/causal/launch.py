@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  56d92aa27c69e6a3
-#   text hash     f91936f10312015f
+#   content hash  1998ae5c4aa6a247
+#   text hash     aca50e6ffd48c169
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

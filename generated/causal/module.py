@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  56d92aa27c69e6a3
-#   text hash     2f89de4ab00b74bd
+#   content hash  1998ae5c4aa6a247
+#   text hash     c65f3f7ecff1c5b2
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

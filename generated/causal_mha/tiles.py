@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  249cbd47eba742a8
-#   text hash     30907082956ea91c
+#   content hash  d7f6f4ef5d269a24
+#   text hash     44266e39a6e51454
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3ecc3adabb9d55c2
-#   text hash     d6b70d89ae9cdb56
+#   content hash  f6ad7021ede42137
+#   text hash     8473befa1503a447
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

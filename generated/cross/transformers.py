@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3ecc3adabb9d55c2
-#   text hash     c03b0eb041ad29af
+#   content hash  f6ad7021ede42137
+#   text hash     e53e1a4c2c2beb60
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -72,13 +72,9 @@ def attend(
     if kwargs.get("cu_seq_lens_q") is not None:
         raise ValueError(f"{SPEC}: cu_seq_lens_q packs sequences: this takes a spec with layout: packed")
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
-    out = attention(
-        q,
-        k,
-        v,
-        **_rows(attention_mask),
-        scale=scaling,
-    )
+    rows = _rows(attention_mask)
+    given = dict(scale=scaling)
+    out = attention(q, k, v, **rows, **given)
     return out, None
 
 

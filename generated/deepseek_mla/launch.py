@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  bb459975140ad2e4
-#   text hash     973bbcff9c1ed4bb
+#   content hash  ba0398ee063cc666
+#   text hash     1e3aeb3d9db28205
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

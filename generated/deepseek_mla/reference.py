@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  bb459975140ad2e4
-#   text hash     ecc871ba81df32e4
+#   content hash  ba0398ee063cc666
+#   text hash     0d69323a701d8a52
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

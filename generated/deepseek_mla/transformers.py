@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  bb459975140ad2e4
-#   text hash     6384047f2d560dd7
+#   content hash  ba0398ee063cc666
+#   text hash     f76936b9533570ec
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -72,13 +72,9 @@ def attend(
     if kwargs.get("cu_seq_lens_q") is not None:
         raise ValueError(f"{SPEC}: cu_seq_lens_q packs sequences: this takes a spec with layout: packed")
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
-    out = attention(
-        q,
-        k,
-        v,
-        **_rows(attention_mask),
-        scale=scaling,
-    )
+    rows = _rows(attention_mask)
+    given = dict(scale=scaling)
+    out = attention(q, k, v, **rows, **given)
     return out, None
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  6e6ed30a0c6a67d3
-#   text hash     b661507a027d6e83
+#   content hash  34e4586f9fe29457
+#   text hash     ed007416effe4197
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

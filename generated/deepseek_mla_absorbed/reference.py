@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  6e6ed30a0c6a67d3
-#   text hash     13503dde8bc72c4f
+#   content hash  34e4586f9fe29457
+#   text hash     76d86ddc017cb703
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

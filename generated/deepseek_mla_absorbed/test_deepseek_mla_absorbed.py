@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  6e6ed30a0c6a67d3
-#   text hash     c723c282a207b95d
+#   content hash  34e4586f9fe29457
+#   text hash     2b42c5fae7a1a72e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

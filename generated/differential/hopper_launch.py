@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d1a5f1595008657e
-#   text hash     ddc7f7916c410280
+#   content hash  670a8d87da711080
+#   text hash     ffb4490ac531bd2f
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py gets."""
 

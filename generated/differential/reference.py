@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d1a5f1595008657e
-#   text hash     f335db0a777e3c8d
+#   content hash  670a8d87da711080
+#   text hash     53275eff3798d9a7
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

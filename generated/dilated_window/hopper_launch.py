@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8d9c18dd0f22171e
-#   text hash     68ee49a1a213be56
+#   content hash  a8fb8d744c09f101
+#   text hash     9e4df6814f2fc9bf
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

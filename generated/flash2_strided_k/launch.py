@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  95ea409d7b7db420
-#   text hash     f6735be9faa4191e
+#   content hash  28e792b5a70f60cb
+#   text hash     9f756990fde652fd
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

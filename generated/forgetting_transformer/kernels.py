@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  edb062892e4e044e
-#   text hash     ecd57cccf02732ec
+#   content hash  8224267ee15fab73
+#   text hash     190ea5b83ab7eb23
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

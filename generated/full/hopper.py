@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6a621ddf1e70d00f
-#   text hash     787f905a3f723126
+#   content hash  8f6656761b9a6b75
+#   text hash     5fad18775e0fe00f
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

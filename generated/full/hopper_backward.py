@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6a621ddf1e70d00f
-#   text hash     a2f91d32d091815c
+#   content hash  8f6656761b9a6b75
+#   text hash     9d836e54a051b6a0
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

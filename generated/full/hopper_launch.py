@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6a621ddf1e70d00f
-#   text hash     7c9d12964ed2d2b2
+#   content hash  8f6656761b9a6b75
+#   text hash     77a2ad721b5359b9
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

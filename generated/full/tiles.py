@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6a621ddf1e70d00f
-#   text hash     e42a8bce56c39cd1
+#   content hash  8f6656761b9a6b75
+#   text hash     8c8bd4c94c76786b
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6a621ddf1e70d00f
-#   text hash     195c9b0c9381978d
+#   content hash  8f6656761b9a6b75
+#   text hash     32496ecc1f0becce
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -72,13 +72,9 @@ def attend(
     if kwargs.get("cu_seq_lens_q") is not None:
         raise ValueError(f"{SPEC}: cu_seq_lens_q packs sequences: this takes a spec with layout: packed")
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
-    out = attention(
-        q,
-        k,
-        v,
-        **_rows(attention_mask),
-        scale=scaling,
-    )
+    rows = _rows(attention_mask)
+    given = dict(scale=scaling)
+    out = attention(q, k, v, **rows, **given)
     return out, None
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  76e92d0a8244993e
-#   text hash     074eb823bd80db70
+#   content hash  bae903857626a9c3
+#   text hash     4271931882ef9c4a
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  76e92d0a8244993e
-#   text hash     3ea309bccd6ee554
+#   content hash  bae903857626a9c3
+#   text hash     cdf6a451069a676a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

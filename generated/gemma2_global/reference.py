@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  76e92d0a8244993e
-#   text hash     37ffeb22de8ab19c
+#   content hash  bae903857626a9c3
+#   text hash     4a4db6c9ee003636
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  76e92d0a8244993e
-#   text hash     6290fae2b60510a5
+#   content hash  bae903857626a9c3
+#   text hash     df7643fee877f3eb
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

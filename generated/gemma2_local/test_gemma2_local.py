@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  43abe6a71b22780b
-#   text hash     f8991b965c5492e2
+#   content hash  df0b01c3d112f4aa
+#   text hash     c2ec008fac894755
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

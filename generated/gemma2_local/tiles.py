@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  43abe6a71b22780b
-#   text hash     f6d5036c208cab0c
+#   content hash  df0b01c3d112f4aa
+#   text hash     1c53272e0ad96073
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

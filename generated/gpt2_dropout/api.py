@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8e2870dba3e5edcc
-#   text hash     a45b76d34546a3a7
+#   content hash  bb1482c1f07e7cce
+#   text hash     4e859abb9624a96f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8e2870dba3e5edcc
-#   text hash     965de0ac634844fb
+#   content hash  bb1482c1f07e7cce
+#   text hash     6f2e17b90c3ddb08
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -70,15 +70,11 @@ def attend(
     if kwargs.get("cu_seq_lens_q") is not None:
         raise ValueError(f"{SPEC}: cu_seq_lens_q packs sequences: this takes a spec with layout: packed")
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
-    out = attention(
-        q,
-        k,
-        v,
-        dropout_p=dropout,
-        seed=int(torch.randint(2**62, (), device="cpu")) if dropout else None,
-        **_rows(attention_mask),
-        scale=scaling,
+    rows = _rows(attention_mask)
+    given = dict(
+        dropout_p=dropout, seed=int(torch.randint(2**62, (), device="cpu")) if dropout else None, scale=scaling
     )
+    out = attention(q, k, v, **rows, **given)
     return out, None
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  77995e504e6a98f8
-#   text hash     846629dbb085bcd8
+#   content hash  89a4f9c0a1d4ca5f
+#   text hash     282c31bcc64597ee
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -24,6 +24,7 @@ def attend_with_cache(
     seq_lens: torch.Tensor,
     *,
     page_table: torch.Tensor | None = None,
+    k_starts: torch.Tensor | None = None,
     cu_seqlens_q: torch.Tensor | None = None,
     max_seqlen_q: int | None = None,
     max_seqlen_k: int | None = None,
@@ -50,6 +51,7 @@ def attend_with_cache(
 
     seq_lens: int32 (B,), how many keys each sequence has, the new ones included; 0 gives 0 and an LSE of -inf
     page_table: int32 (B, pages of a sequence); entries of pages without a visible key are not read
+    k_starts: int32 (B,), without pages: the place of each sequence's first key, 0 if None; those before it are not read
     cu_seqlens_q: int32 (B + 1,), where the new tokens of each sequence begin and the last ones end
     max_seqlen_q: at least the most new tokens of a sequence; known without cu_seqlens_q
     max_seqlen_k: at least the most keys of a sequence; all that there is room for if None
@@ -70,6 +72,7 @@ def attend_with_cache(
         v_cache,
         seq_lens,
         page_table,
+        k_starts,
         cu_seqlens_q,
         cos,
         sin,
@@ -88,6 +91,8 @@ def attend_with_cache(
         raise ValueError(
             f"max_seqlen_k: expected at least the longest sequence's {max(seq_lens.tolist())}, got {call.max_seqlen_k}"
         )
+    if k_starts is not None and k_starts.is_cpu:
+        decode_arguments.check_first_keys(k_starts, seq_lens, k_cache)
     scale = call.scale if scale is None else arguments.as_float("scale", scale)
     if workspace is None:
         workspace = q.new_empty(call.size, dtype=torch.float32)
@@ -103,6 +108,7 @@ def attend_with_cache(
         v_cache,
         seq_lens,
         page_table,
+        k_starts,
         cu_seqlens_q,
         cos,
         sin,
@@ -231,6 +237,7 @@ def _check_call(
     v_cache,
     seq_lens,
     page_table,
+    k_starts,
     cu_seqlens_q,
     cos,
     sin,
@@ -248,7 +255,7 @@ def _check_call(
     decode_arguments.check_split_size(split_size)
     decode_arguments.check_operands(q, k_cache, v_cache, grouped=True, widest=(512, 512))
     longest, max_seqlen_k = decode_arguments.bounds(
-        q, k_cache, seq_lens, page_table, cu_seqlens_q, max_seqlen_q, max_seqlen_k
+        q, k_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k
     )
     arguments.check_angles(cos, sin, q)
     if positions is not None:

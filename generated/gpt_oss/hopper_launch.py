@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  77995e504e6a98f8
-#   text hash     a53015eef0ad1f41
+#   content hash  89a4f9c0a1d4ca5f
+#   text hash     aff54bc8c1a11909
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  77995e504e6a98f8
-#   text hash     e11c9251dfce4161
+#   content hash  89a4f9c0a1d4ca5f
+#   text hash     f0f04b3c17cb7954
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  77995e504e6a98f8
-#   text hash     b6f8fdf39c0832da
+#   content hash  89a4f9c0a1d4ca5f
+#   text hash     c9c46c47b3e1b73c
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  77995e504e6a98f8
-#   text hash     4660dc40ae6cb2c4
+#   content hash  89a4f9c0a1d4ca5f
+#   text hash     13f987df815d65ae
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

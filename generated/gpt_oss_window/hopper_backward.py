@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9f8ef9a93d65e54a
-#   text hash     e89fd81a6bc629da
+#   content hash  18be65e91efc1b9d
+#   text hash     35009fb260a6e8eb
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9f8ef9a93d65e54a
-#   text hash     a83753e348a80ce6
+#   content hash  18be65e91efc1b9d
+#   text hash     59bc19f137e7ee64
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f750fae6dbb6e347
-#   text hash     7d769469e330106e
+#   content hash  7a4b931bb8dc330d
+#   text hash     fa26539cb0354c46
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8c1270e516b95d92
-#   text hash     b8e1767e9ea75947
+#   content hash  02283497df157e1f
+#   text hash     08062630599fa1f0
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

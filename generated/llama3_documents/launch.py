@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8c1270e516b95d92
-#   text hash     5417b25486623106
+#   content hash  02283497df157e1f
+#   text hash     0961727b6575b293
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

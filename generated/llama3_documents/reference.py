@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8c1270e516b95d92
-#   text hash     04b9d94c6d9cd91c
+#   content hash  02283497df157e1f
+#   text hash     ea425b7408f67317
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

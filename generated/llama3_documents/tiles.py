@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8c1270e516b95d92
-#   text hash     1c518e8f01cf4bf3
+#   content hash  02283497df157e1f
+#   text hash     522bf5431dcd33cb
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e6bc1651beb896a1
-#   text hash     9b3405123ec51a2a
+#   content hash  a8749d1e5f5b6940
+#   text hash     f9c2a549c9dd1c30
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  1b76677c131a6acc
-#   text hash     21ec0fba09fa7150
+#   content hash  ac7f797b4c92ca95
+#   text hash     10b867100fca10b7
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2ba683b77b8c91dd
-#   text hash     9598540b5664fd34
+#   content hash  b8cc23756a3bdb32
+#   text hash     d162a0de7e34e20f
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -24,6 +24,7 @@ def attend_with_cache(
     seq_lens: torch.Tensor,
     *,
     page_table: torch.Tensor | None = None,
+    k_starts: torch.Tensor | None = None,
     cu_seqlens_q: torch.Tensor | None = None,
     max_seqlen_q: int | None = None,
     max_seqlen_k: int | None = None,
@@ -49,6 +50,7 @@ def attend_with_cache(
 
     seq_lens: int32 (B,), how many keys each sequence has, the new ones included; 0 gives 0 and an LSE of -inf
     page_table: int32 (B, pages of a sequence); entries of pages without a visible key are not read
+    k_starts: int32 (B,), without pages: the place of each sequence's first key, 0 if None; those before it are not read
     cu_seqlens_q: int32 (B + 1,), where the new tokens of each sequence begin and the last ones end
     max_seqlen_q: at least the most new tokens of a sequence; known without cu_seqlens_q
     max_seqlen_k: at least the most keys of a sequence; all that there is room for if None
@@ -68,6 +70,7 @@ def attend_with_cache(
         v_cache,
         seq_lens,
         page_table,
+        k_starts,
         cu_seqlens_q,
         cos,
         sin,
@@ -85,6 +88,8 @@ def attend_with_cache(
         raise ValueError(
             f"max_seqlen_k: expected at least the longest sequence's {max(seq_lens.tolist())}, got {call.max_seqlen_k}"
         )
+    if k_starts is not None and k_starts.is_cpu:
+        decode_arguments.check_first_keys(k_starts, seq_lens, k_cache)
     scale = call.scale if scale is None else arguments.as_float("scale", scale)
     if workspace is None:
         workspace = q.new_empty(call.size, dtype=torch.float32)
@@ -100,6 +105,7 @@ def attend_with_cache(
         v_cache,
         seq_lens,
         page_table,
+        k_starts,
         cu_seqlens_q,
         cos,
         sin,
@@ -227,6 +233,7 @@ def _check_call(
     v_cache,
     seq_lens,
     page_table,
+    k_starts,
     cu_seqlens_q,
     cos,
     sin,
@@ -243,7 +250,7 @@ def _check_call(
     decode_arguments.check_split_size(split_size)
     decode_arguments.check_operands(q, k_cache, v_cache, grouped=True, widest=(512, 512))
     longest, max_seqlen_k = decode_arguments.bounds(
-        q, k_cache, seq_lens, page_table, cu_seqlens_q, max_seqlen_q, max_seqlen_k
+        q, k_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k
     )
     arguments.check_angles(cos, sin, q)
     if positions is not None:

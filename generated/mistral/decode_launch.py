@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2ba683b77b8c91dd
-#   text hash     e937adf3dde4a85e
+#   content hash  b8cc23756a3bdb32
+#   text hash     1483df2bbb8378cc
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -69,12 +69,13 @@ def workspace_size(q, k, v, longest, max_seqlen_k, split_size, reach, first_keys
 
 @runtime.on_its_device
 def attend(
-    q, call, k, v, seq_lens, page_table, cu_seqlens_q, cos, sin, positions, k_scale, v_scale, scale, parts, out, lse
+    q, call, k, v, seq_lens, page_table, k_starts, cu_seqlens_q, cos, sin, positions, k_scale, v_scale, scale,
+    parts, out, lse
 ):  # fmt: skip
     """Fills in out and lse, the latter in natural-log units; `call` is what shapes tell of them."""
     max_seqlen_k, reach, first_keys = call.max_seqlen_k, *call.seen
-    split_values = (q, k, v, seq_lens, cu_seqlens_q, page_table, parts, float(scale), k_scale, v_scale, cos, sin,
-    positions, max_seqlen_k, reach, first_keys)  # fmt: skip
+    split_values = (q, k, v, seq_lens, cu_seqlens_q, page_table, k_starts, parts, float(scale), k_scale, v_scale, cos,
+    sin, positions, max_seqlen_k, reach, first_keys)  # fmt: skip
     join_values = (parts, seq_lens, cu_seqlens_q, out, lse, max_seqlen_k, reach, first_keys)  # fmt: skip
     kind = runtime.precision(q), lse is None
     cache = call.launches.get(kind)
@@ -109,11 +110,12 @@ def attend(
             k_scale_stride_head=runtime.stride(k_scale, 3), v_scale_stride_sequence=runtime.stride(v_scale, 0),
             v_scale_stride_page=runtime.stride(v_scale, 1), v_scale_stride_token=runtime.stride(v_scale, 2),
             v_scale_stride_head=runtime.stride(v_scale, 3),
-            pages_stride_sequence=0 if page_table is None else page_table.stride(0), tokens=q.shape[0],
-            longest=longest, Hq=q.shape[1], splits=splits, split_size=split_size, GROUP=q.shape[-2] // k.shape[-2],
-            PAGE=1 if page_table is None else k.shape[1], D=q.shape[-1], DV=v.shape[-1], PAIRS=cos.shape[1],
-            BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v),
-            PRECISION=runtime.precision(q), OVERLAP=runtime.overlaps(q.device), num_warps=warps, num_stages=stages,
+            pages_stride_sequence=0 if page_table is None else page_table.stride(0), k_places=k.shape[1],
+            tokens=q.shape[0], longest=longest, Hq=q.shape[1], splits=splits, split_size=split_size,
+            GROUP=q.shape[-2] // k.shape[-2], PAGE=1 if page_table is None else k.shape[1], D=q.shape[-1],
+            DV=v.shape[-1], PAIRS=cos.shape[1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
+            BLOCK_DV=runtime.padded_width(v), PRECISION=runtime.precision(q), OVERLAP=runtime.overlaps(q.device),
+            num_warps=warps, num_stages=stages,
         ),
     )  # fmt: skip
     runtime.launch(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2ba683b77b8c91dd
-#   text hash     c0171a5f57da7c38
+#   content hash  b8cc23756a3bdb32
+#   text hash     5ee50392301cac98
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2ba683b77b8c91dd
-#   text hash     a099f697b683ac53
+#   content hash  b8cc23756a3bdb32
+#   text hash     0eda0975f01e73eb
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

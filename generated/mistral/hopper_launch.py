@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2ba683b77b8c91dd
-#   text hash     d31b004f9fba6d55
+#   content hash  b8cc23756a3bdb32
+#   text hash     cadf4fffe5986dff
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py gets."""
 

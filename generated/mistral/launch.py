@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2ba683b77b8c91dd
-#   text hash     81fbc3588d893e05
+#   content hash  b8cc23756a3bdb32
+#   text hash     e693fd63db24f197
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

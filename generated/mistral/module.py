@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2ba683b77b8c91dd
-#   text hash     aa6cfc34f7c18cfa
+#   content hash  b8cc23756a3bdb32
+#   text hash     daf9023909daf1a4
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

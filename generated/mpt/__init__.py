@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d60a81f11edb32e0
-#   text hash     e8546450765ea26e
+#   content hash  c199a1b311bc8a8e
+#   text hash     9d755dbb2da1598b
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

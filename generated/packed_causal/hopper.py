@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  624cfe40d1be7016
-#   text hash     b655a8a6f42c0d89
+#   content hash  d35fa35e6f1f0879
+#   text hash     9ad273ada195b48e
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  624cfe40d1be7016
-#   text hash     bb837a07af095318
+#   content hash  d35fa35e6f1f0879
+#   text hash     b93cd02f6f570d46
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  624cfe40d1be7016
-#   text hash     61d2d85b998dab55
+#   content hash  d35fa35e6f1f0879
+#   text hash     c746e6e15dc93355
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

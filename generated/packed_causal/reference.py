@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  624cfe40d1be7016
-#   text hash     86e3577662208fb0
+#   content hash  d35fa35e6f1f0879
+#   text hash     9683447ccdccc0b3
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  624cfe40d1be7016
-#   text hash     fdf862a1f842eddf
+#   content hash  d35fa35e6f1f0879
+#   text hash     572bcd8df45101a6
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -69,13 +69,9 @@ def attend(
     if kwargs.get("cache") is not None:
         raise ValueError(f"{SPEC}: pages of continuous batching need another attention")
     q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))
-    out = attention(
-        q,
-        k,
-        v,
-        **_rows(attention_mask, query, key, kwargs),
-        scale=scaling,
-    )
+    rows = _rows(attention_mask, query, key, kwargs)
+    given = dict(scale=scaling)
+    out = attention(q, k, v, **rows, **given)
     return out.unflatten(0, query.shape[:3:2]), None
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  40f3ab8b95f0fe92
-#   text hash     1dc956b6f201124a
+#   content hash  5eb204565f8d0639
+#   text hash     ffedd1f6be1b0784
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -69,13 +69,9 @@ def attend(
     if kwargs.get("cache") is not None:
         raise ValueError(f"{SPEC}: pages of continuous batching need another attention")
     q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))
-    out = attention(
-        q,
-        k,
-        v,
-        **_cuts(attention_mask, query, key, kwargs),
-        scale=scaling,
-    )
+    rows = _cuts(attention_mask, query, key, kwargs)
+    given = dict(scale=scaling)
+    out = attention(q, k, v, **rows, **given)
     return out.unflatten(0, query.shape[:3:2]), None
 
 

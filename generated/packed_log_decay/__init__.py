@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  904760b282b87621
-#   text hash     e4a4e05d247c787b
+#   content hash  607908cdf31f3195
+#   text hash     1a32e1169c25080e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  904760b282b87621
-#   text hash     fe474dc52bcff23e
+#   content hash  607908cdf31f3195
+#   text hash     4c9348e1fc77bcff
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  99081b034267ee0a
-#   text hash     b879bdad13440578
+#   content hash  393834eb3895da7a
+#   text hash     0acee186ba17465c
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  99081b034267ee0a
-#   text hash     efbf6ee372b1ae93
+#   content hash  393834eb3895da7a
+#   text hash     05fb062f58c240b5
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

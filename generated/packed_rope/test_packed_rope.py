@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  99081b034267ee0a
-#   text hash     f8b69eb19ab0998a
+#   content hash  393834eb3895da7a
+#   text hash     0d711f667ffeba9d
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  99081b034267ee0a
-#   text hash     048c07f24986e181
+#   content hash  393834eb3895da7a
+#   text hash     0ea27ea119ed9ad9
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -76,16 +76,9 @@ def attend(
         raise ValueError(f"{SPEC}: pages of continuous batching need another attention")
     cos, sin, positions = _unrotated(query) if angles is None else angles
     q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))
-    out = attention(
-        q,
-        k,
-        v,
-        cos=cos,
-        sin=sin,
-        positions=positions,
-        **_rows(attention_mask, query, key, kwargs),
-        scale=scaling,
-    )
+    rows = _rows(attention_mask, query, key, kwargs)
+    given = dict(cos=cos, sin=sin, positions=positions, scale=scaling)
+    out = attention(q, k, v, **rows, **given)
     return out.unflatten(0, query.shape[:3:2]), None
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  eca097eb7c6591bc
-#   text hash     f4f2a52cd05f80bb
+#   content hash  57ac2a22ddc7fad0
+#   text hash     44258bab1d1d67b1
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

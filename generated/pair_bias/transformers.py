@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  eca097eb7c6591bc
-#   text hash     7d44666241a44209
+#   content hash  57ac2a22ddc7fad0
+#   text hash     6080720cd90d5990
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -72,14 +72,9 @@ def attend(
     if kwargs.get("cu_seq_lens_q") is not None:
         raise ValueError(f"{SPEC}: cu_seq_lens_q packs sequences: this takes a spec with layout: packed")
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
-    out = attention(
-        q,
-        k,
-        v,
-        bias=position_bias,
-        **_rows(attention_mask),
-        scale=scaling,
-    )
+    rows = _rows(attention_mask)
+    given = dict(bias=position_bias, scale=scaling)
+    out = attention(q, k, v, **rows, **given)
     return out, None
 
 

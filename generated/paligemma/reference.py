@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  04e039bdd286af47
-#   text hash     0c3565de6298ca22
+#   content hash  a07c355da839cc1e
+#   text hash     6ea295c8c24077d5
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  04e039bdd286af47
-#   text hash     60d2eae9d02fc424
+#   content hash  a07c355da839cc1e
+#   text hash     7f92d2bf53129b19
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  501ee2d5c4439116
-#   text hash     a3afb0f87c29b35a
+#   content hash  a293ee869c29cbe2
+#   text hash     be35d784dc1b633a
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -21,6 +21,7 @@ from transformers.masking_utils import bidirectional_mask_function, causal_mask_
 
 from . import runtime
 from .api import attention
+from .decode import attend_with_cache
 
 SPEC = "qwen3"
 
@@ -79,17 +80,30 @@ def attend(
         raise ValueError(f"{SPEC}: cu_seq_lens_q packs sequences: this takes a spec with layout: packed")
     cos, sin, positions = _unrotated(query) if angles is None else angles
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
-    out = attention(
-        q,
-        k,
-        v,
-        cos=cos,
-        sin=sin,
-        positions=positions,
-        **_rows(attention_mask),
-        scale=scaling,
-    )
+    rows = _rows(attention_mask)
+    given = dict(cos=cos, sin=sin, positions=positions, scale=scaling)
+    if _decodes(query, key, is_causal and angles is None):
+        given["positions"] = positions.expand(query.shape[:3:2])
+        return attend_with_cache(q, k, v, **_cached(key, query.shape[2], rows), **given), None
+    out = attention(q, k, v, **rows, **given)
     return out, None
+
+
+MOST_NEW = 16  # new tokens of a call whose keys are split among programs
+
+
+def _decodes(query, key, is_causal):
+    """Whether few new tokens look at a cache, to whose keys `attend_with_cache` gives more programs than `attention`."""
+    few = is_causal and query.shape[2] <= MOST_NEW and query.shape[2] < key.shape[2]
+    return few and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+
+
+def _cached(key, tokens, rows):
+    """The keywords of `attend_with_cache` by those of `attention`; the last keys are the new tokens' own."""
+    given = {name: rows[name] for name in rows if name not in ("k_starts", "k_lens", "q_start")}
+    if "q_start" not in rows:
+        return given | {"seq_lens": key.new_full(key.shape[:1], key.shape[2], dtype=torch.int32)}
+    return given | {"seq_lens": rows["q_start"] + tokens, "k_starts": rows["k_starts"].contiguous()}
 
 
 # a layer's class -> its window

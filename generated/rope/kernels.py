@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6bbea2968aaf8e36
-#   text hash     5f7e20c971ac3357
+#   content hash  1172f91aead60172
+#   text hash     371391b31e5bec93
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

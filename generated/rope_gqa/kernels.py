@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3f27f675cacedfe9
-#   text hash     d3599afa8a14c748
+#   content hash  d7205a47cdb35e51
+#   text hash     44b3c559d4c0adf6
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3f27f675cacedfe9
-#   text hash     1182aad91fbc841e
+#   content hash  d7205a47cdb35e51
+#   text hash     aa329586f6b443c4
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

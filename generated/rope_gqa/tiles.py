@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3f27f675cacedfe9
-#   text hash     e061f5fd1061ea1a
+#   content hash  d7205a47cdb35e51
+#   text hash     b93707903e07d159
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  024c411ff887fe33
-#   text hash     ade8fa99a0c3fba9
+#   content hash  244b4b70b65333c6
+#   text hash     4cf792288c6b3143
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  016f4ca752b92fbe
-#   text hash     ad87c7e75602bef9
+#   content hash  ae55d9e56e2e79e9
+#   text hash     0b9d9d0b6ee1d97b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  43009e42d1b735ec
-#   text hash     396a87700e4c9072
+#   content hash  a1921a7e81c68f40
+#   text hash     0e53f628cb81d569
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

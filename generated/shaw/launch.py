@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  339bd658d5c34f1a
-#   text hash     3fa4f7746594f2e2
+#   content hash  ae741122f4d9f448
+#   text hash     dd3f00fba9b85191
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

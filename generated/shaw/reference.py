@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  339bd658d5c34f1a
-#   text hash     7c6f23264f2c7dbc
+#   content hash  ae741122f4d9f448
+#   text hash     1d55b62fd9acd491
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

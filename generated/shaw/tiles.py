@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  339bd658d5c34f1a
-#   text hash     1c2a8c29e39824ea
+#   content hash  ae741122f4d9f448
+#   text hash     2d868e467740ade0
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

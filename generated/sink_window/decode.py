@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fce519c067eacad8
-#   text hash     d6b4aa1c3f44ab64
+#   content hash  4b60e1a98cf0e751
+#   text hash     7d930874dd5c5ba8
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -24,6 +24,7 @@ def attend_with_cache(
     seq_lens: torch.Tensor,
     *,
     page_table: torch.Tensor | None = None,
+    k_starts: torch.Tensor | None = None,
     cu_seqlens_q: torch.Tensor | None = None,
     max_seqlen_q: int | None = None,
     max_seqlen_k: int | None = None,
@@ -49,6 +50,7 @@ def attend_with_cache(
 
     seq_lens: int32 (B,), how many keys each sequence has, the new ones included; 0 gives 0 and an LSE of -inf
     page_table: int32 (B, pages of a sequence); entries of pages without a visible key are not read
+    k_starts: int32 (B,), without pages: the place of each sequence's first key, 0 if None; those before it are not read
     cu_seqlens_q: int32 (B + 1,), where the new tokens of each sequence begin and the last ones end
     max_seqlen_q: at least the most new tokens of a sequence; known without cu_seqlens_q
     max_seqlen_k: at least the most keys of a sequence; all that there is room for if None
@@ -70,6 +72,7 @@ def attend_with_cache(
         v_cache,
         seq_lens,
         page_table,
+        k_starts,
         cu_seqlens_q,
         max_seqlen_q,
         max_seqlen_k,
@@ -92,6 +95,7 @@ def _attend(
     v_cache,
     seq_lens,
     page_table,
+    k_starts,
     cu_seqlens_q,
     max_seqlen_q,
     max_seqlen_k,
@@ -108,7 +112,7 @@ def _attend(
 ):
     """What `attend_with_cache` does; names from the spec begin with `in_` from here on, as in the kernels."""
     in_window = arguments.as_int("window", in_window, minimum=1, maximum=268435456)
-    given = q, k_cache, v_cache, seq_lens, page_table, cu_seqlens_q, sinks, k_scale, v_scale, workspace, out
+    given = q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, sinks, k_scale, v_scale, workspace, out
     call, known = decode_arguments.remembered(
         CALLS, _check_call, given, (max_seqlen_q, max_seqlen_k, split_size, in_window)
     )
@@ -119,6 +123,8 @@ def _attend(
         raise ValueError(
             f"max_seqlen_k: expected at least the longest sequence's {max(seq_lens.tolist())}, got {call.max_seqlen_k}"
         )
+    if k_starts is not None and k_starts.is_cpu:
+        decode_arguments.check_first_keys(k_starts, seq_lens, k_cache)
     scale = call.scale if scale is None else arguments.as_float("scale", scale)
     if workspace is None:
         workspace = q.new_empty(call.size, dtype=torch.float32)
@@ -137,6 +143,7 @@ def _attend(
         v_cache,
         seq_lens,
         page_table,
+        k_starts,
         cu_seqlens_q,
         in_window,
         sinks,
@@ -259,6 +266,7 @@ def _check_call(
     v_cache,
     seq_lens,
     page_table,
+    k_starts,
     cu_seqlens_q,
     sinks,
     k_scale,
@@ -274,7 +282,7 @@ def _check_call(
     decode_arguments.check_split_size(split_size)
     decode_arguments.check_operands(q, k_cache, v_cache, grouped=True, widest=(512, 512))
     longest, max_seqlen_k = decode_arguments.bounds(
-        q, k_cache, seq_lens, page_table, cu_seqlens_q, max_seqlen_q, max_seqlen_k
+        q, k_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k
     )
     if sinks is not None:
         arguments.check_tensor("sinks", sinks, q, arguments.FLOATS, (q.shape[-2],))

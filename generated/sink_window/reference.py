@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fce519c067eacad8
-#   text hash     0f67a1ef6adfb611
+#   content hash  4b60e1a98cf0e751
+#   text hash     06241f12d3994d31
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c061874e879cdf3d
-#   text hash     73a59247b7fa6c6b
+#   content hash  7d8bb221249c03c5
+#   text hash     6c1806967d1598dc
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -24,6 +24,7 @@ def attend_with_cache(
     seq_lens: torch.Tensor,
     *,
     page_table: torch.Tensor | None = None,
+    k_starts: torch.Tensor | None = None,
     cu_seqlens_q: torch.Tensor | None = None,
     max_seqlen_q: int | None = None,
     max_seqlen_k: int | None = None,
@@ -46,6 +47,7 @@ def attend_with_cache(
 
     seq_lens: int32 (B,), how many keys each sequence has, the new ones included; 0 gives 0 and an LSE of -inf
     page_table: int32 (B, pages of a sequence); entries of pages without a visible key are not read
+    k_starts: int32 (B,), without pages: the place of each sequence's first key, 0 if None; those before it are not read
     cu_seqlens_q: int32 (B + 1,), where the new tokens of each sequence begin and the last ones end
     max_seqlen_q: at least the most new tokens of a sequence; known without cu_seqlens_q
     max_seqlen_k: at least the most keys of a sequence; all that there is room for if None
@@ -57,7 +59,7 @@ def attend_with_cache(
     split_size: keys that a program goes through, a multiple of 128; long caches are read faster with 1024, short ones with
         fewer. The last bits of a row hang on it; None has one for all calls with as many new tokens of a sequence
     """
-    given = q, k_cache, v_cache, seq_lens, page_table, cu_seqlens_q, k_scale, v_scale, workspace, out
+    given = q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, k_scale, v_scale, workspace, out
     call, known = decode_arguments.remembered(CALLS, _check_call, given, (max_seqlen_q, max_seqlen_k, split_size))
     if not known and torch.is_grad_enabled():
         decode_arguments.refuse_gradients(q=q, k_cache=k_cache, v_cache=v_cache)
@@ -66,6 +68,8 @@ def attend_with_cache(
         raise ValueError(
             f"max_seqlen_k: expected at least the longest sequence's {max(seq_lens.tolist())}, got {call.max_seqlen_k}"
         )
+    if k_starts is not None and k_starts.is_cpu:
+        decode_arguments.check_first_keys(k_starts, seq_lens, k_cache)
     scale = call.scale if scale is None else arguments.as_float("scale", scale)
     if workspace is None:
         workspace = q.new_empty(call.size, dtype=torch.float32)
@@ -75,7 +79,20 @@ def attend_with_cache(
     if not call.in_rows:
         q = q.contiguous()
     call.attend(
-        q, call, k_cache, v_cache, seq_lens, page_table, cu_seqlens_q, k_scale, v_scale, scale, workspace, out, lse
+        q,
+        call,
+        k_cache,
+        v_cache,
+        seq_lens,
+        page_table,
+        k_starts,
+        cu_seqlens_q,
+        k_scale,
+        v_scale,
+        scale,
+        workspace,
+        out,
+        lse,
     )
     return (out, lse) if return_lse else out
 
@@ -183,6 +200,7 @@ def _check_call(
     v_cache,
     seq_lens,
     page_table,
+    k_starts,
     cu_seqlens_q,
     k_scale,
     v_scale,
@@ -196,7 +214,7 @@ def _check_call(
     decode_arguments.check_split_size(split_size)
     decode_arguments.check_operands(q, k_cache, v_cache, grouped=True, widest=(512, 512))
     longest, max_seqlen_k = decode_arguments.bounds(
-        q, k_cache, seq_lens, page_table, cu_seqlens_q, max_seqlen_q, max_seqlen_k
+        q, k_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k
     )
     decode_arguments.check_scales(k_scale, v_scale, k_cache, seq_lens.shape[0])
     if out is not None:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c061874e879cdf3d
-#   text hash     62e7575a9042d5ea
+#   content hash  7d8bb221249c03c5
+#   text hash     7a60cf91ef840f7b
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

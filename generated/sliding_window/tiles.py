@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c061874e879cdf3d
-#   text hash     c909ab81df076aca
+#   content hash  7d8bb221249c03c5
+#   text hash     872b10bace6d9d54
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

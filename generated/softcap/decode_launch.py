@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6f16bd702c4ff68e
-#   text hash     e044dd3f792ab465
+#   content hash  e7985490c65fea0e
+#   text hash     67579bd4f699752e
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -69,12 +69,12 @@ def workspace_size(q, k, v, longest, max_seqlen_k, split_size, reach, first_keys
 
 @runtime.on_its_device
 def attend(
-    q, call, k, v, seq_lens, page_table, cu_seqlens_q, k_scale, v_scale, scale, parts, out, lse
+    q, call, k, v, seq_lens, page_table, k_starts, cu_seqlens_q, k_scale, v_scale, scale, parts, out, lse
 ):  # fmt: skip
     """Fills in out and lse, the latter in natural-log units; `call` is what shapes tell of them."""
     max_seqlen_k, reach, first_keys = call.max_seqlen_k, *call.seen
-    split_values = (q, k, v, seq_lens, cu_seqlens_q, page_table, parts, float(scale), k_scale, v_scale, max_seqlen_k,
-    reach, first_keys)  # fmt: skip
+    split_values = (q, k, v, seq_lens, cu_seqlens_q, page_table, k_starts, parts, float(scale), k_scale, v_scale,
+    max_seqlen_k, reach, first_keys)  # fmt: skip
     join_values = (parts, seq_lens, cu_seqlens_q, out, lse, max_seqlen_k, reach, first_keys)  # fmt: skip
     kind = runtime.precision(q), lse is None
     cache = call.launches.get(kind)
@@ -106,11 +106,12 @@ def attend(
             k_scale_stride_head=runtime.stride(k_scale, 3), v_scale_stride_sequence=runtime.stride(v_scale, 0),
             v_scale_stride_page=runtime.stride(v_scale, 1), v_scale_stride_token=runtime.stride(v_scale, 2),
             v_scale_stride_head=runtime.stride(v_scale, 3),
-            pages_stride_sequence=0 if page_table is None else page_table.stride(0), tokens=q.shape[0],
-            longest=longest, Hq=q.shape[1], splits=splits, split_size=split_size, GROUP=q.shape[-2] // k.shape[-2],
-            PAGE=1 if page_table is None else k.shape[1], D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m,
-            BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v),
-            PRECISION=runtime.precision(q), OVERLAP=runtime.overlaps(q.device), num_warps=warps, num_stages=stages,
+            pages_stride_sequence=0 if page_table is None else page_table.stride(0), k_places=k.shape[1],
+            tokens=q.shape[0], longest=longest, Hq=q.shape[1], splits=splits, split_size=split_size,
+            GROUP=q.shape[-2] // k.shape[-2], PAGE=1 if page_table is None else k.shape[1], D=q.shape[-1],
+            DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
+            BLOCK_DV=runtime.padded_width(v), PRECISION=runtime.precision(q), OVERLAP=runtime.overlaps(q.device),
+            num_warps=warps, num_stages=stages,
         ),
     )  # fmt: skip
     runtime.launch(

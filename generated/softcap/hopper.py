@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6f16bd702c4ff68e
-#   text hash     6a6ce54ad55e83de
+#   content hash  e7985490c65fea0e
+#   text hash     f77daf0c3c587067
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

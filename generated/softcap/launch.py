@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6f16bd702c4ff68e
-#   text hash     f1a8a6ed36d3bba5
+#   content hash  e7985490c65fea0e
+#   text hash     05c8c37381ee75ca
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6f16bd702c4ff68e
-#   text hash     8ce9deb63fdd3ad8
+#   content hash  e7985490c65fea0e
+#   text hash     b687520c5ba47740
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6f16bd702c4ff68e
-#   text hash     4290c53ba3e51010
+#   content hash  e7985490c65fea0e
+#   text hash     86a8b12680189052
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

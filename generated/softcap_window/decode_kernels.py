@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d7f1a78725d5ef23
-#   text hash     95142782ba09b517
+#   content hash  c8fde65239918c55
+#   text hash     512a02708362509b
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -34,6 +34,7 @@ Symbols
     place, row, own_row    rows of a tile; their tokens, from the first of the sequence; the same where inputs stand so
     lo, hi                 keys in [lo, hi) show something to some row of the tile
     full_lo, full_hi       those in [full_lo, full_hi) show all to all
+    k_begin                place of a sequence's first key in a dense cache
     k_page, k_slot         pages of a tile's keys, and the places in them
 """
 
@@ -54,6 +55,16 @@ def find_sequence(seq_lens_ptr, cu_seqlens_q_ptr, b, tokens, longest, max_seqlen
         first = tl.minimum(tl.maximum(tl.load(cu_seqlens_q_ptr + b), 0), tokens)
         end = tl.maximum(tl.minimum(tl.load(cu_seqlens_q_ptr + b + 1), tokens), first)
     return first, tl.minimum(end - first, longest), k_len
+
+
+@triton.jit
+def find_first_key(k_starts_ptr, b, k_len, k_places):
+    """The place of a sequence's first key in a dense cache; its last key is one of the cache's, too."""
+    if k_starts_ptr is None:
+        begin = tl.zeros([], tl.int32)
+    else:
+        begin = tl.maximum(tl.minimum(tl.load(k_starts_ptr + b), k_places - k_len), 0)
+    return begin
 
 
 @triton.jit
@@ -126,16 +137,16 @@ def attend(
 ):  # fmt: skip
     """Update the running softmax (acc, m, l) with those of a tile of keys that stand in [lo, hi); `page` moves on."""
     (
-        k_ptr, v_ptr, b, kv_h, k_len, lo, hi, k_stride_page, k_stride_token, k_stride_head, v_stride_page,
-        v_stride_token, v_stride_head, k_scale_stride_page, k_scale_stride_token, v_scale_stride_page,
-        v_scale_stride_token
+        k_ptr, v_ptr, b, kv_h, k_begin, k_len, lo, hi, k_stride_page, k_stride_token, k_stride_head,
+        v_stride_page, v_stride_token, v_stride_head, k_scale_stride_page, k_scale_stride_token,
+        v_scale_stride_page, v_scale_stride_token
     ) = keys  # fmt: skip
     scale, q_pos, in_window = terms
     # [BLOCK_N]
     k_pos = k_start + tl.arange(0, BLOCK_N)
     # others are not even read: their pages may be somebody else's by now
     inside = (k_pos >= lo) & (k_pos < hi)
-    k_page, k_slot = page.to(tl.int64) + tl.zeros([BLOCK_N], tl.int64), k_pos
+    k_page, k_slot = page.to(tl.int64) + tl.zeros([BLOCK_N], tl.int64), k_pos + k_begin
     if pages_ptr is not None:
         k_slot = k_pos % PAGE
         # a tile ahead: keys do not wait for the numbers of their pages
@@ -180,6 +191,7 @@ def attend(
         "max_seqlen_k",
         "reach",
         "first_keys",
+        "k_places",
         "tokens",
         "longest",
         "Hq",
@@ -188,13 +200,14 @@ def attend(
     ]
 )
 def attend_split(
-    q_ptr, k_ptr, v_ptr, seq_lens_ptr, cu_seqlens_q_ptr, pages_ptr, parts_ptr, scale, k_scale_ptr, v_scale_ptr,
-    in_window, max_seqlen_k, reach, first_keys, q_stride_token, q_stride_head, k_stride_page, k_stride_token,
-    k_stride_head, v_stride_page, v_stride_token, v_stride_head, k_scale_stride_sequence, k_scale_stride_page,
-    k_scale_stride_token, k_scale_stride_head, v_scale_stride_sequence, v_scale_stride_page, v_scale_stride_token,
-    v_scale_stride_head, pages_stride_sequence, tokens, longest, Hq, splits, split_size, GROUP: tl.constexpr,
-    PAGE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, OVERLAP: tl.constexpr
+    q_ptr, k_ptr, v_ptr, seq_lens_ptr, cu_seqlens_q_ptr, pages_ptr, k_starts_ptr, parts_ptr, scale, k_scale_ptr,
+    v_scale_ptr, in_window, max_seqlen_k, reach, first_keys, q_stride_token, q_stride_head, k_stride_page,
+    k_stride_token, k_stride_head, v_stride_page, v_stride_token, v_stride_head, k_scale_stride_sequence,
+    k_scale_stride_page, k_scale_stride_token, k_scale_stride_head, v_scale_stride_sequence, v_scale_stride_page,
+    v_scale_stride_token, v_scale_stride_head, pages_stride_sequence, k_places, tokens, longest, Hq, splits,
+    split_size, GROUP: tl.constexpr, PAGE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
+    OVERLAP: tl.constexpr
 ):  # fmt: skip
     """Store what a split of the keys of one head gives to a tile of rows: its part of out, and of the LSE."""
     if OVERLAP:
@@ -204,6 +217,7 @@ def attend_split(
     tile, rest = tl.program_id(0) % tiles, tl.program_id(0) // tiles
     slot, kv_h = rest % splits, rest // splits
     token, q_len, k_len = find_sequence(seq_lens_ptr, cu_seqlens_q_ptr, b, tokens, longest, max_seqlen_k)
+    k_begin = find_first_key(k_starts_ptr, b, k_len, k_places)
     count = q_len * GROUP
     first_split = tl.maximum(k_len - q_len - reach, 0) // split_size
     split_begin = nth_of(slot, tl.cdiv(first_keys, split_size), first_split) * split_size
@@ -241,9 +255,9 @@ def attend_split(
     first = begin // BLOCK_N
     last = tl.where(begin < end, tl.cdiv(end, BLOCK_N), first)
     keys = (
-        k_ptr, v_ptr, b, kv_h, k_len, lo, hi, k_stride_page, k_stride_token, k_stride_head, v_stride_page,
-        v_stride_token, v_stride_head, k_scale_stride_page, k_scale_stride_token, v_scale_stride_page,
-        v_scale_stride_token
+        k_ptr, v_ptr, b, kv_h, k_begin, k_len, lo, hi, k_stride_page, k_stride_token, k_stride_head,
+        v_stride_page, v_stride_token, v_stride_head, k_scale_stride_page, k_scale_stride_token,
+        v_scale_stride_page, v_scale_stride_token
     )  # fmt: skip
     terms = (scale, q_pos, in_window)
     page = b if pages_ptr is None else find_tile(pages_ptr, first * BLOCK_N, lo, hi, BLOCK_N, PAGE)

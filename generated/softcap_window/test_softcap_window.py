@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d7f1a78725d5ef23
-#   text hash     18a644984557f389
+#   content hash  c8fde65239918c55
+#   text hash     4e92dfde5e7902a4
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a2371b1e3e1d5784
-#   text hash     65b22188589ecec1
+#   content hash  398993f594d6ba52
+#   text hash     ace193c43b39b95e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

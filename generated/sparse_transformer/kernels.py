@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a2371b1e3e1d5784
-#   text hash     4edab87c6cd7b739
+#   content hash  398993f594d6ba52
+#   text hash     9dd6e70ed73b4e8a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a2371b1e3e1d5784
-#   text hash     b817b598a9a1797c
+#   content hash  398993f594d6ba52
+#   text hash     d6d651a8d8598fdb
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ef2aa0ebea021adb
-#   text hash     fa89e5e01024696a
+#   content hash  7fd50d4963e70fd9
+#   text hash     26bfb922c4d5c4d0
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ef2aa0ebea021adb
-#   text hash     fd5127611470be55
+#   content hash  7fd50d4963e70fd9
+#   text hash     88193d80ea2661f5
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

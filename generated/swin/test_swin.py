@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ef2aa0ebea021adb
-#   text hash     8c3065500600a369
+#   content hash  7fd50d4963e70fd9
+#   text hash     d41cb5d0986a2d24
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

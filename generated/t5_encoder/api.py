@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a10159b3bf357cfa
-#   text hash     3e971e15f82fcd6c
+#   content hash  511d78281f1cea05
+#   text hash     6861638794fbf837
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a10159b3bf357cfa
-#   text hash     e5154813eb005647
+#   content hash  511d78281f1cea05
+#   text hash     f8a61835c505cbbf
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

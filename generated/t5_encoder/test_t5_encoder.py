@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a10159b3bf357cfa
-#   text hash     e2eef0cea613e851
+#   content hash  511d78281f1cea05
+#   text hash     d141c13b2291e008
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

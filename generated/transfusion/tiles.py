@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9d0af060d3441868
-#   text hash     10733a7df4853382
+#   content hash  401bca25e24ecb27
+#   text hash     019658cce52daee5
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

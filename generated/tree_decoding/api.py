@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  42f02b8ee21351d9
-#   text hash     26a6c1eaf4453f3a
+#   content hash  8838441b64d52d4b
+#   text hash     a296cd5e49ba7a5b
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/decode/arguments.py.jinja
-#   content hash  61ddc12c848ee17e
-#   text hash     a1149b5fcd864a56
+#   content hash  be4e53d231b5d911
+#   text hash     425bbdb829343deb
 #   render with   attnforge render SPEC
 """What calls of decoding give, checked beside what arguments.py checks, and what shapes it has for kernels.
 
@@ -118,7 +118,7 @@ def check_scales(k_scale, v_scale, k_cache, sequences=None):
             raise ValueError(f"{name}: expected one of the shapes {shapes}, both alike, got {tuple(x.shape)}")
 
 
-def bounds(q, k_cache, seq_lens, page_table, cu_seqlens_q, max_seqlen_q, max_seqlen_k):
+def bounds(q, k_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k):
     """The most new tokens and the most keys of a sequence that the call makes room for."""
     arguments.check_kind("seq_lens", seq_lens, q, (torch.int32,))
     if seq_lens.dim() != 1 or not seq_lens.is_contiguous() or seq_lens.shape[0] >= 2**16:
@@ -141,6 +141,12 @@ def bounds(q, k_cache, seq_lens, page_table, cu_seqlens_q, max_seqlen_q, max_seq
                 f"page_table: {wanted}, got shape {tuple(page_table.shape)}, strides {page_table.stride()}"
             )
         room *= page_table.shape[1]
+    if k_starts is not None:
+        arguments.check_kind("k_starts", k_starts, q, (torch.int32,))
+        if page_table is not None:
+            raise ValueError("k_starts: expected none beside page_table, whose sequences begin with a page")
+        if k_starts.shape != (sequences,) or not k_starts.is_contiguous():
+            raise ValueError(f"k_starts: expected shape ({sequences},), contiguous, got shape {tuple(k_starts.shape)}")
     if cu_seqlens_q is None:
         if q.shape[0] != sequences:
             hint = "" if q.dim() == 4 else ", or cu_seqlens_q"
@@ -162,6 +168,14 @@ def bounds(q, k_cache, seq_lens, page_table, cu_seqlens_q, max_seqlen_q, max_seq
         raise ValueError(f"max_seqlen_k: expected at most the {room} keys that a sequence has room for, got {most}")
     # at least one, so that there is a split
     return longest, max(most, 1)
+
+
+def check_first_keys(k_starts, seq_lens, k_cache):
+    """The places of first keys, on the CPU, where a look at them waits for nothing."""
+    room = k_cache.shape[1]
+    for b, (begin, count) in enumerate(zip(k_starts.tolist(), seq_lens.tolist())):
+        if not 0 <= begin <= room - count:
+            raise ValueError(f"k_starts: expected room for {count} keys from {begin} on at {b}, got {room} places")
 
 
 def check_new(k_new, v_new, k_cache, v_cache, slot_mapping, widest):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  42f02b8ee21351d9
-#   text hash     b12bc82eda9ae7d4
+#   content hash  8838441b64d52d4b
+#   text hash     170260d8990423cc
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

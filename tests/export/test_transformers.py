@@ -157,12 +157,14 @@ def test_a_decoder_is_its_eager_self(name: str, side: str, module: Callable[...,
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize(("name", "length"), [("llama", 8), ("mistral", 5), ("gemma2", 8), ("gpt_oss", 5)])
 def test_generation_is_equal_token_by_token(
-    name: str, length: int, cache: str, module: Callable[..., ModuleType]
+    name: str, length: int, cache: str, module: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # the window holds 5 keys: a longer prompt does not fit into a cache for windows, a shorter one fills it as it grows
     model, (ids, held) = DECODERS[name].made(), padded("left", length=length)
-    found = []
-    for implementation in ("eager", module(DECODERS[name].spec).register()):
+    own, found, new = module(DECODERS[name].spec), [], []
+    decoded = own.attend_with_cache
+    monkeypatch.setattr(own, "attend_with_cache", lambda q, *x, **given: new.append(q.shape[1]) or decoded(q, *x, **given))
+    for implementation in ("eager", own.register()):
         model.set_attn_implementation(implementation)
         made = model.generate(
             ids,
@@ -178,6 +180,9 @@ def test_generation_is_equal_token_by_token(
     (tokens, logits), (own_tokens, own_logits) = found
     assert torch.equal(tokens, own_tokens)
     assert (logits - own_logits).abs().max() < 2e-5 * logits.abs().max()
+    # each of two layers; the prompt, too, where the cache has room for more than its keys
+    assert new[-8:] == [1] * 8
+    assert len(new) == 8 or cache == "static"
 
 
 @pytest.mark.usefixtures("on_device")

@@ -83,6 +83,18 @@ def test_one_new_token(page: int, width: int, dtype: torch.dtype) -> None:
     check(list(lse.split(1, 1)), wanted_lse, 1e-3)
 
 
+@pytest.mark.parametrize("name", ["causal", "sliding_window"])
+def test_the_first_key_may_stand_anywhere(name: str) -> None:
+    s = Sequences([3000, 3, 129], [3, 3, 3], HEADS, KV_HEADS, 128, device="cuda", dtype=torch.bfloat16)
+    module, cache = load(name), Cache(s, paged=False, starts=(5, 3013, 64))
+    cache.fill(module.decode.append)
+    given = {**cache.pages(), "return_lse": True}
+    out, lse = module.decode.attend_with_cache(torch.stack(s.q), cache.k, cache.v, s.seq_lens, **given)
+    wanted, wanted_lse = expected(module, s)
+    check(list(out), wanted, 6e-3)
+    check(list(lse), wanted_lse, 1e-3)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize(("width", "v_width"), [(288, 288), (512, 512), (320, 64)])
 def test_heads_wider_than_256(width: int, v_width: int, dtype: torch.dtype) -> None:

@@ -282,6 +282,12 @@ def test_several_new_tokens_of_a_cache_without_pages(variant: Callable[[str], Mo
     check(variant(name), name, s, Cache(s, paged=False, room=96))
 
 
+@pytest.mark.parametrize("name", ["plain", "window", "first_keys", "rotated", "documented", "moody", "biased", "latent"])
+def test_the_first_key_may_stand_anywhere(variant: Callable[[str], ModuleType], name: str) -> None:
+    s = Sequences([70, 4, 7], [3, 3, 3], **VARIANTS[name].shape, seed=3)
+    check(variant(name), name, s, Cache(s, paged=False, starts=(9, 0, 89)))
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 def test_new_tokens_one_behind_the_other(variant: Callable[[str], ModuleType], name: str) -> None:
     if name == "blocked":
@@ -523,6 +529,15 @@ def test_merge_of_a_shared_prefix(variant: Callable[[str], ModuleType]) -> None:
         ({"q": torch.zeros(2, 1, 4, 16)}, ValueError, "q: expected 3 sequences as seq_lens has, got shape"),
         ({"q": torch.zeros(3, 1, 4, 16).half()}, TypeError, "k_cache: expected float16 or float8_e4m3fn, got float32"),
         ({"out": torch.zeros(3, 4, 16)}, ValueError, r"out: expected shape \(3, 1, 4, 16\), contiguous, got"),
+        ({"k_starts": torch.zeros(3).int()}, ValueError, "k_starts: expected none beside page_table"),
+        ({"page_table": None, "k_starts": torch.zeros(2).int()}, ValueError, r"k_starts: expected shape \(3,\)"),
+        ({"page_table": None, "k_starts": torch.zeros(3)}, TypeError, "k_starts: expected int32, got float32"),
+        (
+            {"page_table": None, "k_starts": torch.tensor([0, 0, 49]).int()},
+            ValueError,
+            "k_starts: expected room for 64 keys from 49 on at 2, got 112 places",
+        ),
+        ({"page_table": None, "k_starts": torch.tensor([-1, 0, 0]).int()}, ValueError, "k_starts: expected room for 100"),
         ({"split_size": 100}, ValueError, "split_size: expected a multiple of 128, got 100"),
         ({"split_size": 0}, ValueError, "split_size: expected a multiple of 128, got 0"),
         ({"split_size": 128.0}, TypeError, "split_size: expected an int"),
@@ -538,8 +553,9 @@ def test_wrong_arguments(
     cache = Cache(PLAIN)
     values = {"q": torch.stack(PLAIN.q), "seq_lens": PLAIN.seq_lens, **cache.pages()} | given
     q, lengths = values.pop("q"), values.pop("seq_lens")
-    if error is None:
+    if values.get("page_table", 0) is None:
         cache = Cache(PLAIN, paged=False)
+    if error is None:
         variant("plain").decode.attend_with_cache(q, cache.k, cache.v, lengths, **values)
         return
     with pytest.raises(error, match=told):
@@ -718,7 +734,8 @@ def test_what_keys_get_of_the_weights(tmp_path: Path, name: str) -> None:
     module = package(tmp_path, f"summed_{name}", VARIANTS[name].text, exports="decode, statistics")
     s = Sequences([70, 7, 0], [3, 3, 0], **VARIANTS[name].shape, seed=4)
     s.q[2] = s.q[2].new_zeros(0, *s.q[2].shape[1:])
-    c = Cache(s, page=8)
+    without_pages: Values = {"paged": False, "starts": (5, 3, 0)}
+    c = Cache(s, page=8, **without_pages if name in ("window", "moody", "latent") else {})
     found, given = [], VARIANTS[name].given(s, c, True)
     for more in ({}, {"return_key_sums": True}):
         out, lse, *sums = measured(module, name, s, c, given, more)

@@ -35,6 +35,7 @@ class Transformers:
     operands: str
     result: str
     rotates: bool  # whether q and k may be rotated inside of attention
+    decodes: bool  # whether few new tokens may look at a cache by `attend_with_cache`
 
 
 def build(spec: Spec, arguments: Sequence[Argument]) -> Transformers:
@@ -53,6 +54,7 @@ def build(spec: Spec, arguments: Sequence[Argument]) -> Transformers:
         "x.transpose(1, 2).flatten(0, 1)" if spec.packed else "x.transpose(1, 2)",
         "out.unflatten(0, query.shape[:3:2])" if spec.packed else "out",
         spec.rope is not None,
+        "decode" in spec.exports,
     )
 
 

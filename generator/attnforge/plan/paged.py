@@ -13,16 +13,20 @@ from .statements import Statement
 class Paged:
     """Keys as [pages, place in the page, heads, columns]; without a table each sequence has a page of its own."""
 
-    functions = ("find_sequence", "find_tile")  # that decoding calls
+    functions = ("find_sequence", "find_first_key", "find_tile")  # that decoding calls
 
     def sequence(self) -> Statement:
         """The statement that finds a sequence's first new token, how many it has, and how many keys."""
         given = "seq_lens_ptr, cu_seqlens_q_ptr, b, tokens, longest, max_seqlen_k"
         return Statement("token, q_len, k_len", f"find_sequence({given})")
 
+    def first_key(self) -> Statement:
+        """The statement that finds the place of a sequence's first key where it has a page of its own."""
+        return Statement("k_begin", "find_first_key(k_starts_ptr, b, k_len, k_places)")
+
     def page(self, names: str, position: str, inside: str) -> Statement:
         """The statement that finds the pages of some positions, and the places in them."""
-        return Statement(names, f"find_page(pages_ptr, b, {position}, {inside}, PAGE)")
+        return Statement(names, f"find_page(pages_ptr, b, {position}, {inside}, k_begin, PAGE)")
 
     def holds(self, given: Input) -> bool:
         """True if an input stands in pages as keys do: it has one value for each token of each sequence."""

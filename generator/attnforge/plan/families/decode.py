@@ -153,7 +153,7 @@ class Decode:
         own = (*results, "q_tile", *cached_latent.names(self.analysis, "q_rest"), "k_start", *_OPTIONAL)
         strides = [parameter.name for x in "kv" for parameter in _cache(x)]
         strides += [f"{x}_scale_stride_{axis}" for x in "kv" for axis in ("page", "token")]
-        walked = ("k_ptr", "v_ptr", "b", "kv_h", "k_len", "lo", "hi", *strides)
+        walked = ("k_ptr", "v_ptr", "b", "kv_h", "k_begin", "k_len", "lo", "hi", *strides)
         known = {*results, *own, *walked, scale, "k_pos", "inside", "k_page", "k_slot", *targets(loads)}
         words = (scale, *terms.passed(reads((*terms.score, *terms.keep, *loads)), known))
         behind = cached_latent.names(self.analysis, "REST", "V_IN_K")
@@ -172,6 +172,7 @@ class Decode:
                 *(Parameter(f"{x}_ptr", "*T", x) for x in "qkv"),
                 *_SEQUENCES,
                 Parameter("pages_ptr", "*i32", "page_table"),
+                Parameter("k_starts_ptr", "*i32", "k_starts"),
                 Parameter("parts_ptr", "*fp32", "parts", written=True),
                 Parameter("scale", "fp32", "scale"),
                 *(Parameter(f"{x}_scale_ptr", "*fp32", f"{x}_scale") for x in "kv"),
@@ -183,6 +184,7 @@ class Decode:
                 *_scales("k"),
                 *_scales("v"),
                 Parameter("pages_stride_sequence", "i32", "0 if page_table is None else page_table.stride(0)"),
+                Parameter("k_places", "i32", "k.shape[1]"),
                 *_SIZES,
                 *p.constants("GROUP"),
                 Parameter("PAGE", "constexpr", "1 if page_table is None else k.shape[1]"),
@@ -202,7 +204,7 @@ class Decode:
                 "units": cached_latent.in_units(self.analysis),
                 "masked": (*terms.loads("mask"), *terms.keep),
                 "unseen": softmax.unseen(_without_sink(self.spec)),
-                "sequence": (PAGED.sequence(),),
+                "sequence": (PAGED.sequence(), PAGED.first_key()),
                 "rows": needed((*_rows(), *loaded), read),
                 "queries": self._queries,
                 "start": softmax.start(_without_sink(self.spec)),

@@ -36,7 +36,7 @@ def build(split: Kernel, analysis: Analysis, terms: CachedTerms, span: KeySpan) 
         "(k.shape[2] * runtime.cdiv(rows // longest, block_m) * runtime.cdiv(max_seqlen_k, block_n), sequences)",
         blocks={
             **{name: split.blocks[name] for name in ("queries", "units", "behind", "scored", "masked")},
-            "sequence": (PAGED.sequence(),),
+            "sequence": (PAGED.sequence(), PAGED.first_key()),
             "rows": needed(rows, read),
             "span": found,
         },

@@ -163,7 +163,9 @@ def test_generation_is_equal_token_by_token(
     model, (ids, held) = DECODERS[name].made(), padded("left", length=length)
     own, found, new = module(DECODERS[name].spec), [], []
     decoded = own.attend_with_cache
-    monkeypatch.setattr(own, "attend_with_cache", lambda q, *x, **given: new.append(q.shape[1]) or decoded(q, *x, **given))
+    monkeypatch.setattr(
+        own, "attend_with_cache", lambda q, *x, **given: new.append(q.shape[1]) or decoded(q, *x, **given)
+    )
     for implementation in ("eager", own.register()):
         model.set_attn_implementation(implementation)
         made = model.generate(

@@ -282,7 +282,9 @@ def test_several_new_tokens_of_a_cache_without_pages(variant: Callable[[str], Mo
     check(variant(name), name, s, Cache(s, paged=False, room=96))
 
 
-@pytest.mark.parametrize("name", ["plain", "window", "first_keys", "rotated", "documented", "moody", "biased", "latent"])
+@pytest.mark.parametrize(
+    "name", ["plain", "window", "first_keys", "rotated", "documented", "moody", "biased", "latent"]
+)
 def test_the_first_key_may_stand_anywhere(variant: Callable[[str], ModuleType], name: str) -> None:
     s = Sequences([70, 4, 7], [3, 3, 3], **VARIANTS[name].shape, seed=3)
     check(variant(name), name, s, Cache(s, paged=False, starts=(9, 0, 89)))
@@ -537,7 +539,11 @@ def test_merge_of_a_shared_prefix(variant: Callable[[str], ModuleType]) -> None:
             ValueError,
             "k_starts: expected room for 64 keys from 49 on at 2, got 112 places",
         ),
-        ({"page_table": None, "k_starts": torch.tensor([-1, 0, 0]).int()}, ValueError, "k_starts: expected room for 100"),
+        (
+            {"page_table": None, "k_starts": torch.tensor([-1, 0, 0]).int()},
+            ValueError,
+            "k_starts: expected room for 100",
+        ),
         ({"split_size": 100}, ValueError, "split_size: expected a multiple of 128, got 100"),
         ({"split_size": 0}, ValueError, "split_size: expected a multiple of 128, got 0"),
         ({"split_size": 128.0}, TypeError, "split_size: expected an int"),

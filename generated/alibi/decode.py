@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c93e3433869f08c0
-#   text hash     2bed08b599d25755
+#   content hash  379f88a21fb945a2
+#   text hash     b560b19dc744917b
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

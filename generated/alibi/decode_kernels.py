@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c93e3433869f08c0
-#   text hash     576f8f736351d4ee
+#   content hash  379f88a21fb945a2
+#   text hash     e721871815393275
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

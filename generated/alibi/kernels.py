@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c93e3433869f08c0
-#   text hash     44cdb48a083b7d1a
+#   content hash  379f88a21fb945a2
+#   text hash     2e4c86458d7b423a
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c93e3433869f08c0
-#   text hash     9440ebbc3003430e
+#   content hash  379f88a21fb945a2
+#   text hash     4a3cf6189303a9cb
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c93e3433869f08c0
-#   text hash     ff7766c08fb1ca1c
+#   content hash  379f88a21fb945a2
+#   text hash     09266c40e8b701db
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  29c82b599c57902d
-#   text hash     0383f21c5613f090
+#   content hash  b27bbef30f87cb85
+#   text hash     2cbb7babf107ea21
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  29c82b599c57902d
-#   text hash     5cec81a6ff6ee67c
+#   content hash  b27bbef30f87cb85
+#   text hash     17e17204a65932f3
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

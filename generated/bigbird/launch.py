@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  29c82b599c57902d
-#   text hash     ba25c6bd098acac0
+#   content hash  b27bbef30f87cb85
+#   text hash     379fdfa296241ab1
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  29c82b599c57902d
-#   text hash     23115c27a76a3ba8
+#   content hash  b27bbef30f87cb85
+#   text hash     1fa9bfd700bf0cbc
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

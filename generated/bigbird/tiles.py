@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  29c82b599c57902d
-#   text hash     41028cd6894b8ed4
+#   content hash  b27bbef30f87cb85
+#   text hash     954ecc1ae17ba933
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

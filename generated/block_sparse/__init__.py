@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  282cb74a28ecbab2
-#   text hash     17c29649668ef36b
+#   content hash  ca0966fb1e228033
+#   text hash     06298eea3efa8e5c
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

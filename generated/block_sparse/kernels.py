@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  282cb74a28ecbab2
-#   text hash     daa9dc00b55eef22
+#   content hash  ca0966fb1e228033
+#   text hash     f3138c79e9c69527
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

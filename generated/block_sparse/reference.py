@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  282cb74a28ecbab2
-#   text hash     44144477b58ff794
+#   content hash  ca0966fb1e228033
+#   text hash     e7ca54c535e30cbb
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

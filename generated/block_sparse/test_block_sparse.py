@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  282cb74a28ecbab2
-#   text hash     924783a89f06fc1b
+#   content hash  ca0966fb1e228033
+#   text hash     b8bdab8ee0024aa9
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  282cb74a28ecbab2
-#   text hash     8373f175b2ae8a55
+#   content hash  ca0966fb1e228033
+#   text hash     60892bef78d1bb87
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

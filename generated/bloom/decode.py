@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  49a84dacb5f69d5d
-#   text hash     a1d66ba5d0eefaf9
+#   content hash  e6691b0db5a0ebc8
+#   text hash     8cb3b33f630c4ab8
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

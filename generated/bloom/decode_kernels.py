@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  49a84dacb5f69d5d
-#   text hash     b71f32b7d9858070
+#   content hash  e6691b0db5a0ebc8
+#   text hash     abf3e118bfeec0ff
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  49a84dacb5f69d5d
-#   text hash     5f8f1002140afd53
+#   content hash  e6691b0db5a0ebc8
+#   text hash     57688c865100ab88
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  49a84dacb5f69d5d
-#   text hash     d50897d34168e89b
+#   content hash  e6691b0db5a0ebc8
+#   text hash     e26d1f4d90134fd3
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  49a84dacb5f69d5d
-#   text hash     89a65ab82e224af9
+#   content hash  e6691b0db5a0ebc8
+#   text hash     35e9f8174381f3d8
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

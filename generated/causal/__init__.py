@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1998ae5c4aa6a247
-#   text hash     31a1ca4558e662e8
+#   content hash  db48cdc23c66fcdb
+#   text hash     755a0e21d7151ab1
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1998ae5c4aa6a247
-#   text hash     d3bbdaf52681941d
+#   content hash  db48cdc23c66fcdb
+#   text hash     84a634793a93c494
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

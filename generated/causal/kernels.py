@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1998ae5c4aa6a247
-#   text hash     b5b2017e0c962795
+#   content hash  db48cdc23c66fcdb
+#   text hash     1d85f169798ab4d8
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1998ae5c4aa6a247
-#   text hash     fc9c87bbf5bd19cd
+#   content hash  db48cdc23c66fcdb
+#   text hash     738a81bd16a927e0
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

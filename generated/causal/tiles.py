@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1998ae5c4aa6a247
-#   text hash     750c8d22263541fd
+#   content hash  db48cdc23c66fcdb
+#   text hash     8cda779c3bcabb0f
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1998ae5c4aa6a247
-#   text hash     687d8fbb4cd126b5
+#   content hash  db48cdc23c66fcdb
+#   text hash     0634dc2097f91a06
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d7f6f4ef5d269a24
-#   text hash     0745d7c58bab2e6f
+#   content hash  99808a62ab1afc17
+#   text hash     248c1004774d17e4
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d7f6f4ef5d269a24
-#   text hash     3d8af431f397db3a
+#   content hash  99808a62ab1afc17
+#   text hash     047e351ac151463c
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py gets."""
 

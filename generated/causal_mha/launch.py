@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d7f6f4ef5d269a24
-#   text hash     92e8599dc62872cf
+#   content hash  99808a62ab1afc17
+#   text hash     1a5d7d457bd34928
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d7f6f4ef5d269a24
-#   text hash     168754c5359cf11c
+#   content hash  99808a62ab1afc17
+#   text hash     4be3b09d4a29dffb
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d7f6f4ef5d269a24
-#   text hash     8316833503512f40
+#   content hash  99808a62ab1afc17
+#   text hash     56f083f01b32422a
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

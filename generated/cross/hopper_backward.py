@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f6ad7021ede42137
-#   text hash     ebb6719763e0f86b
+#   content hash  043489eaf1c3005e
+#   text hash     7f3ae7fb96160edf
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f6ad7021ede42137
-#   text hash     96cd8e4d63163a6e
+#   content hash  043489eaf1c3005e
+#   text hash     881ec5ae736691d6
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f6ad7021ede42137
-#   text hash     8473befa1503a447
+#   content hash  043489eaf1c3005e
+#   text hash     4cadecc9db0c68b4
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

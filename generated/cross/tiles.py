@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f6ad7021ede42137
-#   text hash     66361c931d26e62a
+#   content hash  043489eaf1c3005e
+#   text hash     bd895a13e7b7f138
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f6ad7021ede42137
-#   text hash     e53e1a4c2c2beb60
+#   content hash  043489eaf1c3005e
+#   text hash     329087f4418001b4
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ba0398ee063cc666
-#   text hash     bd64b4b20fba1e44
+#   content hash  9ec270a6353c27b3
+#   text hash     180940317837ca67
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py gets."""
 

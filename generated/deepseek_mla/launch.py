@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ba0398ee063cc666
-#   text hash     1e3aeb3d9db28205
+#   content hash  9ec270a6353c27b3
+#   text hash     cb9fc0b8375440fa
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

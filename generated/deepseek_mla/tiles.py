@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ba0398ee063cc666
-#   text hash     428fec8f6d7b38a1
+#   content hash  9ec270a6353c27b3
+#   text hash     c9de87631d542eed
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

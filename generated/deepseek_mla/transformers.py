@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ba0398ee063cc666
-#   text hash     f76936b9533570ec
+#   content hash  9ec270a6353c27b3
+#   text hash     b1de89e42bda48a5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

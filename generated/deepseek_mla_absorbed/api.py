@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  34e4586f9fe29457
-#   text hash     e55e4575a81f1bdb
+#   content hash  9b7f5209084d0ff2
+#   text hash     7496164825b92c2c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

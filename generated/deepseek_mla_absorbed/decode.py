@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  34e4586f9fe29457
-#   text hash     36c91fe3db38d95e
+#   content hash  9b7f5209084d0ff2
+#   text hash     7dfea287d6e0c843
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  34e4586f9fe29457
-#   text hash     21d10c001ad1da47
+#   content hash  9b7f5209084d0ff2
+#   text hash     ffb4791f0dc1009b
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

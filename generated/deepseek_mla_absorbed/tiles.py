@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  34e4586f9fe29457
-#   text hash     7360e8d81ffe9e46
+#   content hash  9b7f5209084d0ff2
+#   text hash     85f6cd334e797c2c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

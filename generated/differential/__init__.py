@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  670a8d87da711080
-#   text hash     481c9e75c62762d0
+#   content hash  aa51b305ed9caa88
+#   text hash     1e8f93ef81884973
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

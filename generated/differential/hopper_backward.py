@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  670a8d87da711080
-#   text hash     77865e8f3f68639b
+#   content hash  aa51b305ed9caa88
+#   text hash     6f96e41b9c4c0229
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  670a8d87da711080
-#   text hash     6f476109cd2a0cb4
+#   content hash  aa51b305ed9caa88
+#   text hash     518e074fff286806
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  670a8d87da711080
-#   text hash     e59e7de7548ad7da
+#   content hash  aa51b305ed9caa88
+#   text hash     86a7a85061a86a41
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

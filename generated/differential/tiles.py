@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  670a8d87da711080
-#   text hash     1d0ea18959e14fdb
+#   content hash  aa51b305ed9caa88
+#   text hash     5efa250c70b9eab6
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a8fb8d744c09f101
-#   text hash     548bd07c57a661dc
+#   content hash  00456a28fb4079cb
+#   text hash     91e824811f42e090
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

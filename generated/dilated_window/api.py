@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a8fb8d744c09f101
-#   text hash     3c9abab795332833
+#   content hash  00456a28fb4079cb
+#   text hash     eedf2441edffc6bc
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

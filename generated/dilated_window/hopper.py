@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a8fb8d744c09f101
-#   text hash     7027ff68f23b4f18
+#   content hash  00456a28fb4079cb
+#   text hash     75537d501e5090c7
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a8fb8d744c09f101
-#   text hash     9e4df6814f2fc9bf
+#   content hash  00456a28fb4079cb
+#   text hash     0f1419bce9060d62
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a8fb8d744c09f101
-#   text hash     022e0cc9d3436c0e
+#   content hash  00456a28fb4079cb
+#   text hash     142f332088064dd0
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9b2a0b8104f307af
-#   text hash     5a2f74959d5c5d6e
+#   content hash  03ab88068d576540
+#   text hash     92b99676a8359bd8
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9b2a0b8104f307af
-#   text hash     d9bcfd9b8b79e90f
+#   content hash  03ab88068d576540
+#   text hash     b7cbe11f96a8e77d
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

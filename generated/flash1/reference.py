@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9b2a0b8104f307af
-#   text hash     4fa2823be98256dd
+#   content hash  03ab88068d576540
+#   text hash     22a1e679438a504a
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

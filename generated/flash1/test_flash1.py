@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9b2a0b8104f307af
-#   text hash     baaf6fe99311ca9d
+#   content hash  03ab88068d576540
+#   text hash     02ea9cfe3264e41e
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

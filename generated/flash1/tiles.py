@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9b2a0b8104f307af
-#   text hash     afeb69e3be0f5e09
+#   content hash  03ab88068d576540
+#   text hash     c4e15ccd1a71f08f
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

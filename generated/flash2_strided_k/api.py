@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  28e792b5a70f60cb
-#   text hash     3092fc1f29060808
+#   content hash  98230c04b0e7464e
+#   text hash     092a3b8a5cae494a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  28e792b5a70f60cb
-#   text hash     1c61b7b601f4c5b1
+#   content hash  98230c04b0e7464e
+#   text hash     d52dddf967db0711
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

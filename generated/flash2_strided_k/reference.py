@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  28e792b5a70f60cb
-#   text hash     de1db63aeea02fdc
+#   content hash  98230c04b0e7464e
+#   text hash     c7cf2ca41df09865
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

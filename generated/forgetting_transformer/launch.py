@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8224267ee15fab73
-#   text hash     b56c3bb1076bf7ae
+#   content hash  69c020e8a2efc052
+#   text hash     e8299b3b20358d82
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

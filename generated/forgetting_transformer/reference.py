@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8224267ee15fab73
-#   text hash     5fee0ed289860a20
+#   content hash  69c020e8a2efc052
+#   text hash     f7123a428f004cb3
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

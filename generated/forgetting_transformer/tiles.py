@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8224267ee15fab73
-#   text hash     96c82ca2df22c627
+#   content hash  69c020e8a2efc052
+#   text hash     77d78ebc2004ee28
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

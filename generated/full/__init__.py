@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8f6656761b9a6b75
-#   text hash     4088445a0b561558
+#   content hash  899f5d17fa8764ec
+#   text hash     7be4c87dbabc2570
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8f6656761b9a6b75
-#   text hash     77a2ad721b5359b9
+#   content hash  899f5d17fa8764ec
+#   text hash     7533ebcb4068be43
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

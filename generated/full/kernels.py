@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8f6656761b9a6b75
-#   text hash     e16e3fc116a1a2f1
+#   content hash  899f5d17fa8764ec
+#   text hash     8109523f77d02fc2
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8f6656761b9a6b75
-#   text hash     786338294876f852
+#   content hash  899f5d17fa8764ec
+#   text hash     17a0b6a546eb4f51
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8f6656761b9a6b75
-#   text hash     d1028d1a91beceeb
+#   content hash  899f5d17fa8764ec
+#   text hash     71107110e670fbcd
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8f6656761b9a6b75
-#   text hash     8c8bd4c94c76786b
+#   content hash  899f5d17fa8764ec
+#   text hash     7525db13f1eab178
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

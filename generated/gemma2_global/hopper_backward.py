@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bae903857626a9c3
-#   text hash     1c86e0f6806615b4
+#   content hash  985f5a6ae566f779
+#   text hash     1d91a74bae1564ff
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bae903857626a9c3
-#   text hash     4271931882ef9c4a
+#   content hash  985f5a6ae566f779
+#   text hash     47e17a0fb4904d8c
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py gets."""
 

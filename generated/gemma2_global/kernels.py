@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bae903857626a9c3
-#   text hash     8283debdaf47fdf7
+#   content hash  985f5a6ae566f779
+#   text hash     f9337dbe830fcd76
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bae903857626a9c3
-#   text hash     4a4db6c9ee003636
+#   content hash  985f5a6ae566f779
+#   text hash     9ba23922cfd89570
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

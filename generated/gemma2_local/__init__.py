@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  df0b01c3d112f4aa
-#   text hash     c86dc414cf55bb57
+#   content hash  6b5b54338da3f14a
+#   text hash     e27373791423cbd0
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

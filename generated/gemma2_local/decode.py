@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  df0b01c3d112f4aa
-#   text hash     8a80aa7f84d4658f
+#   content hash  6b5b54338da3f14a
+#   text hash     02b1a5c7005d49f4
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  df0b01c3d112f4aa
-#   text hash     3b5a0081c0037508
+#   content hash  6b5b54338da3f14a
+#   text hash     245da4a74b7ff569
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  df0b01c3d112f4aa
-#   text hash     912fc0401f4f4344
+#   content hash  6b5b54338da3f14a
+#   text hash     4166d945bc564457
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py gets."""
 

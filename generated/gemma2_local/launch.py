@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  df0b01c3d112f4aa
-#   text hash     f3ef675783513e1e
+#   content hash  6b5b54338da3f14a
+#   text hash     b2de4ad8ecf084a8
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

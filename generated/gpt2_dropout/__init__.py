@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  bb1482c1f07e7cce
-#   text hash     a4eace45622cd773
+#   content hash  1462ab6a79f349f2
+#   text hash     dbf1c61931c6d587
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  bb1482c1f07e7cce
-#   text hash     4e859abb9624a96f
+#   content hash  1462ab6a79f349f2
+#   text hash     889d80cfc6aef40e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

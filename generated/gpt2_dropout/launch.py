@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  bb1482c1f07e7cce
-#   text hash     0d713f02c31d3572
+#   content hash  1462ab6a79f349f2
+#   text hash     81954dea73305657
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  bb1482c1f07e7cce
-#   text hash     a213ba435a4d9a0a
+#   content hash  1462ab6a79f349f2
+#   text hash     4e0b77d310dd4fef
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

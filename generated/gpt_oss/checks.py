@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/tests/checks.py.jinja
-#   content hash  4ba2b3c41438f8d4
-#   text hash     89141909f16d2930
+#   content hash  d179dea9e0f57903
+#   text hash     ea9aa73e068db5fa
 #   render with   attnforge render SPEC
 """What suites check and by which rule; what is a variant's own stands in the test file beside it.
 
@@ -349,6 +349,7 @@ PART = 2**22  # numbers that are rounded at a time
 ARITHMETIC = ("add", "sub", "rsub", "mul")
 # what kernels compute to a few units in the last place
 FUNCTIONS = "cos div erf exp exp2 log log1p log2 pow reciprocal rsqrt sigmoid sin softplus sqrt tanh".split()
+PIECE = 256  # numbers that kernels add up with little more than one rounding
 # the axes of results, without the first one where sequences are packed
 AXES = dict.fromkeys(("out", "dq", "dk", "dv"), ("batch", "row", "head", "column")) | {"lse": ("batch", "head", "row")}
 
@@ -358,7 +359,10 @@ class Near(AssertionError):
 
 
 class Dithered(TorchDispatchMode):
-    """Rounds the result of each operation up or down by chance, of functions further; what needs no rounding stays."""
+    """Rounds the result of each operation up or down by chance, of functions and of long sums further.
+
+    What needs no rounding stays.
+    """
 
     def __init__(self, seed):
         super().__init__()
@@ -374,6 +378,9 @@ class Dithered(TorchDispatchMode):
         exact = function(*wide(args), **{key: wide(x) for key, x in (kwargs or {}).items()})
         narrow = torch.float32 if summed else dtype
         reach = 4 if name in FUNCTIONS else 2 if summed else 1
+        if name in ("bmm", "sum") and found.numel():
+            added = args[0].shape[-1] if name == "bmm" else args[0].numel() // found.numel()
+            reach += added // PIECE
         # scores of long rows would fill a GPU's memory several times over
         found_rows, rows = found[None], exact[None]
         axis, parts = max(range(rows.dim()), key=rows.size), max(1, rows.numel() // PART)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  89a4f9c0a1d4ca5f
-#   text hash     282c31bcc64597ee
+#   content hash  3fd8cf0461d4c40b
+#   text hash     117159f8c57dbfb2
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  89a4f9c0a1d4ca5f
-#   text hash     e536db6478ad5785
+#   content hash  3fd8cf0461d4c40b
+#   text hash     0d335f131176edc8
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  89a4f9c0a1d4ca5f
-#   text hash     aff54bc8c1a11909
+#   content hash  3fd8cf0461d4c40b
+#   text hash     c4e2011a51ac0d6e
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  89a4f9c0a1d4ca5f
-#   text hash     f83d286f7af26bf3
+#   content hash  3fd8cf0461d4c40b
+#   text hash     7d58251448dc6d42
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  89a4f9c0a1d4ca5f
-#   text hash     525c9b359b820fde
+#   content hash  3fd8cf0461d4c40b
+#   text hash     22d60d94b35ecf6a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  18be65e91efc1b9d
-#   text hash     ac833460d7ef8723
+#   content hash  f3a3715defd27051
+#   text hash     75b3a6e0be0af1e3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

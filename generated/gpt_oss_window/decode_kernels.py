@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  18be65e91efc1b9d
-#   text hash     a8e1b415f4a5c4fb
+#   content hash  f3a3715defd27051
+#   text hash     0e75b46497343a26
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  18be65e91efc1b9d
-#   text hash     baa7d1d92decf433
+#   content hash  f3a3715defd27051
+#   text hash     983fcb6290bccf9c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  18be65e91efc1b9d
-#   text hash     7a3c5d2667649d5b
+#   content hash  f3a3715defd27051
+#   text hash     f527602da7ce9512
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a056054776a02cd2
-#   text hash     e417cb9ff03dad23
+#   content hash  0418199de0b0338b
+#   text hash     e69844d8634237d9
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a056054776a02cd2
-#   text hash     56656e2462fe4e07
+#   content hash  0418199de0b0338b
+#   text hash     2e0a9027633df062
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a056054776a02cd2
-#   text hash     64265d4943ac0ec4
+#   content hash  0418199de0b0338b
+#   text hash     dcbd9083f50c444a
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a056054776a02cd2
-#   text hash     90646178c9abfe66
+#   content hash  0418199de0b0338b
+#   text hash     d22fcb7b70245b44
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a056054776a02cd2
-#   text hash     b1af98d35343dbff
+#   content hash  0418199de0b0338b
+#   text hash     ab5287a4004b8e12
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7a4b931bb8dc330d
-#   text hash     ed495657fec77d06
+#   content hash  1fe5084683f9911f
+#   text hash     a368d9a642bb5008
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7a4b931bb8dc330d
-#   text hash     79265bb70bbb2463
+#   content hash  1fe5084683f9911f
+#   text hash     901f30bf826e4cab
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7a4b931bb8dc330d
-#   text hash     8acf4f55689ec367
+#   content hash  1fe5084683f9911f
+#   text hash     9e6bf48a3c9bc23a
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

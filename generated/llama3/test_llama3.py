@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7a4b931bb8dc330d
-#   text hash     3a8480345f0b67eb
+#   content hash  1fe5084683f9911f
+#   text hash     d5a70fe8efa8f4c8
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7a4b931bb8dc330d
-#   text hash     c118754debf6ee6c
+#   content hash  1fe5084683f9911f
+#   text hash     afc5c3db7494e558
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

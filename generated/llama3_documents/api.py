@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  02283497df157e1f
-#   text hash     c5ce0e6fb68bb518
+#   content hash  ac010e27a879197a
+#   text hash     adbae3d166f90e7b
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  02283497df157e1f
-#   text hash     436e6affae70e4fa
+#   content hash  ac010e27a879197a
+#   text hash     399205b0d9c596ea
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py gets."""
 

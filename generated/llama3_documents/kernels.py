@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  02283497df157e1f
-#   text hash     08062630599fa1f0
+#   content hash  ac010e27a879197a
+#   text hash     6a09bdcc23a84020
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

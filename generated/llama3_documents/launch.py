@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  02283497df157e1f
-#   text hash     0961727b6575b293
+#   content hash  ac010e27a879197a
+#   text hash     e775f49167b4b8b9
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

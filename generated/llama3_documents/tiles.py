@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  02283497df157e1f
-#   text hash     522bf5431dcd33cb
+#   content hash  ac010e27a879197a
+#   text hash     b805c78688f20dcb
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  796bcd31c1e3f2f6
-#   text hash     a6791cc4907273a0
+#   content hash  8107e03c9ddf3922
+#   text hash     09249efaafe25cad
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  796bcd31c1e3f2f6
-#   text hash     40a274c7b9dacc16
+#   content hash  8107e03c9ddf3922
+#   text hash     134fdf38d7b06f97
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

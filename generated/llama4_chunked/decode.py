@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  796bcd31c1e3f2f6
-#   text hash     af3062194f493c56
+#   content hash  8107e03c9ddf3922
+#   text hash     9c0aaa88e2d78581
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

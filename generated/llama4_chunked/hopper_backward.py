@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  796bcd31c1e3f2f6
-#   text hash     360ca505345d96b4
+#   content hash  8107e03c9ddf3922
+#   text hash     6ec0f5fd5893cbc5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  796bcd31c1e3f2f6
-#   text hash     76c41828a5818e82
+#   content hash  8107e03c9ddf3922
+#   text hash     c5a07eda752bd2c7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a8749d1e5f5b6940
-#   text hash     e3b1f7a07851a3f1
+#   content hash  e295c1dadf4e23dd
+#   text hash     828ba55f2c3c0feb
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

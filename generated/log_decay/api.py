@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a8749d1e5f5b6940
-#   text hash     f5f0930812f1b185
+#   content hash  e295c1dadf4e23dd
+#   text hash     92542c7b6af6cf1f
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a8749d1e5f5b6940
-#   text hash     a031587bbb498483
+#   content hash  e295c1dadf4e23dd
+#   text hash     676dd7f428721187
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

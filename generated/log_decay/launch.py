@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a8749d1e5f5b6940
-#   text hash     a519c8ac9b814eec
+#   content hash  e295c1dadf4e23dd
+#   text hash     79b60c0e79d71ec4
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

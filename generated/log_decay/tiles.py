@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a8749d1e5f5b6940
-#   text hash     f9c2a549c9dd1c30
+#   content hash  e295c1dadf4e23dd
+#   text hash     49fc088f4d4e1192
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

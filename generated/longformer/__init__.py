@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ac7f797b4c92ca95
-#   text hash     54076141000e7998
+#   content hash  520b448731dc66ea
+#   text hash     326319b8d0a792a8
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ac7f797b4c92ca95
-#   text hash     f9ebed4584e67e18
+#   content hash  520b448731dc66ea
+#   text hash     b3c929efe9a23a9c
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

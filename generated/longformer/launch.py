@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ac7f797b4c92ca95
-#   text hash     6edb5b31602d57d0
+#   content hash  520b448731dc66ea
+#   text hash     b8c68fa859f9fe25
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ac7f797b4c92ca95
-#   text hash     c9d1c940ba0a9dc0
+#   content hash  520b448731dc66ea
+#   text hash     9e755d8e7bff78f6
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

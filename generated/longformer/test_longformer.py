@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ac7f797b4c92ca95
-#   text hash     00522640e4bd585e
+#   content hash  520b448731dc66ea
+#   text hash     25658dffcbe575a7
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b8cc23756a3bdb32
-#   text hash     5de82b6983837407
+#   content hash  56c47de59abf19e3
+#   text hash     2150bb5b2fb08248
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b8cc23756a3bdb32
-#   text hash     d162a0de7e34e20f
+#   content hash  56c47de59abf19e3
+#   text hash     21ee478594c02d55
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

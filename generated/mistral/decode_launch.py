@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b8cc23756a3bdb32
-#   text hash     1483df2bbb8378cc
+#   content hash  56c47de59abf19e3
+#   text hash     edfd8321a2606177
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

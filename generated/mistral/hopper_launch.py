@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b8cc23756a3bdb32
-#   text hash     cadf4fffe5986dff
+#   content hash  56c47de59abf19e3
+#   text hash     e00334d9a30047fe
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py gets."""
 

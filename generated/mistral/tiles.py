@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b8cc23756a3bdb32
-#   text hash     16f78eda623a767c
+#   content hash  56c47de59abf19e3
+#   text hash     c4c0c0da63016f02
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

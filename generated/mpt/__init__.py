@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c199a1b311bc8a8e
-#   text hash     9d755dbb2da1598b
+#   content hash  1d9e536bc8ef9866
+#   text hash     bf4686cc190542dd
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c199a1b311bc8a8e
-#   text hash     ca5a5055b06f4f25
+#   content hash  1d9e536bc8ef9866
+#   text hash     75032c49c1f8c269
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

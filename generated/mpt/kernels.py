@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c199a1b311bc8a8e
-#   text hash     982ce0cc08f81df2
+#   content hash  1d9e536bc8ef9866
+#   text hash     d697278146d810be
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

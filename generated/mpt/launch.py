@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c199a1b311bc8a8e
-#   text hash     561ec35237bc7e1c
+#   content hash  1d9e536bc8ef9866
+#   text hash     4b4808a6652fd5a2
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c199a1b311bc8a8e
-#   text hash     12a8839dcd7beba7
+#   content hash  1d9e536bc8ef9866
+#   text hash     af88c56d1b00a21b
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

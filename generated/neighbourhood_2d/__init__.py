@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  18e4fabb1696a266
-#   text hash     9b981bdccf0bc0ec
+#   content hash  709d757483fd05d0
+#   text hash     60a0ef195e5c9b4f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  18e4fabb1696a266
-#   text hash     f58bd73ab9b4cc7e
+#   content hash  709d757483fd05d0
+#   text hash     fdb995760bdc7750
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  18e4fabb1696a266
-#   text hash     e05f7c9fe350609a
+#   content hash  709d757483fd05d0
+#   text hash     eb2ca1eac68f8003
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  18e4fabb1696a266
-#   text hash     316d50a2b83c0f8b
+#   content hash  709d757483fd05d0
+#   text hash     9b2bcff104bb73f1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  18e4fabb1696a266
-#   text hash     bcb00fcce285c04a
+#   content hash  709d757483fd05d0
+#   text hash     7dc6cc236d85d1eb
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d35fa35e6f1f0879
-#   text hash     4227d2017c860c74
+#   content hash  8a6b37a2dd66f975
+#   text hash     8157ea5684844b5f
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d35fa35e6f1f0879
-#   text hash     9ad273ada195b48e
+#   content hash  8a6b37a2dd66f975
+#   text hash     302690509c65483f
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

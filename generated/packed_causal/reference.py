@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d35fa35e6f1f0879
-#   text hash     9683447ccdccc0b3
+#   content hash  8a6b37a2dd66f975
+#   text hash     8f8db49556dc3340
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d35fa35e6f1f0879
-#   text hash     306a0be84268900e
+#   content hash  8a6b37a2dd66f975
+#   text hash     9089aabc12931269
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

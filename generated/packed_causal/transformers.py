@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d35fa35e6f1f0879
-#   text hash     572bcd8df45101a6
+#   content hash  8a6b37a2dd66f975
+#   text hash     aeac3db3f54c107c
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5eb204565f8d0639
-#   text hash     7940f71d5aac9e06
+#   content hash  d79148d2e631abab
+#   text hash     891b76417a7cfe75
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

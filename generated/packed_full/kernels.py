@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5eb204565f8d0639
-#   text hash     75f9c59d6dd1ca68
+#   content hash  d79148d2e631abab
+#   text hash     8bf5ae6798740964
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

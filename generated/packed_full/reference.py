@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5eb204565f8d0639
-#   text hash     6eb654f95038c0df
+#   content hash  d79148d2e631abab
+#   text hash     9e8bee254f8a5236
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

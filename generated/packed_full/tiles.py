@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5eb204565f8d0639
-#   text hash     13881a8263d61737
+#   content hash  d79148d2e631abab
+#   text hash     c4a10c8d968468da
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

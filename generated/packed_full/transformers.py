@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5eb204565f8d0639
-#   text hash     ffedd1f6be1b0784
+#   content hash  d79148d2e631abab
+#   text hash     d9e53850743bef60
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

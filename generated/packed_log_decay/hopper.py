@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  607908cdf31f3195
-#   text hash     52c0b0d1c461508a
+#   content hash  a9b3e31d46c0be16
+#   text hash     8ea1163a5cca1fe1
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  607908cdf31f3195
-#   text hash     5b6529b0985c0146
+#   content hash  a9b3e31d46c0be16
+#   text hash     51e65a4dbd6d6579
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  607908cdf31f3195
-#   text hash     9cc7556665c500ea
+#   content hash  a9b3e31d46c0be16
+#   text hash     40db9599d431e8a4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

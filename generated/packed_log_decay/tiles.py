@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  607908cdf31f3195
-#   text hash     ead91997475c48a2
+#   content hash  a9b3e31d46c0be16
+#   text hash     bd0051950ad44f1a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  393834eb3895da7a
-#   text hash     df10f565ac0bd0c3
+#   content hash  4e37774686ce95c7
+#   text hash     ee59eef845c0d9c1
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

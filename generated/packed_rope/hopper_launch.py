@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  393834eb3895da7a
-#   text hash     05fb062f58c240b5
+#   content hash  4e37774686ce95c7
+#   text hash     e02e7ae29bff05b1
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  393834eb3895da7a
-#   text hash     db61f5ddb6b0e278
+#   content hash  4e37774686ce95c7
+#   text hash     6522f7eed7e309b7
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  393834eb3895da7a
-#   text hash     38c763612bbb53c5
+#   content hash  4e37774686ce95c7
+#   text hash     baa0d0d37f7c52cd
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  393834eb3895da7a
-#   text hash     a0557de5664b70f3
+#   content hash  4e37774686ce95c7
+#   text hash     568fed9ed1ca6d9e
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

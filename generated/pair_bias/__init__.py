@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  57ac2a22ddc7fad0
-#   text hash     8c652b173a0b24e6
+#   content hash  920dd9c8518473a7
+#   text hash     d1dfc956e8d09562
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

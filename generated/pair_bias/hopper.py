@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  57ac2a22ddc7fad0
-#   text hash     9818dec298e042c6
+#   content hash  920dd9c8518473a7
+#   text hash     9dcd1fa3ebd51ac9
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

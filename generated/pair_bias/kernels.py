@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  57ac2a22ddc7fad0
-#   text hash     bf39b2b6115f015f
+#   content hash  920dd9c8518473a7
+#   text hash     c59fd51f403fd487
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  57ac2a22ddc7fad0
-#   text hash     44258bab1d1d67b1
+#   content hash  920dd9c8518473a7
+#   text hash     10ad85e7629231c7
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

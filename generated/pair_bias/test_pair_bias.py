@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  57ac2a22ddc7fad0
-#   text hash     8288c11d86b7f538
+#   content hash  920dd9c8518473a7
+#   text hash     2d3e07d180454d09
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

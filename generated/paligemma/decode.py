@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a07c355da839cc1e
-#   text hash     5742c5f3a23b353d
+#   content hash  eca066cca7ee9094
+#   text hash     d1074ceab49ca8bd
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

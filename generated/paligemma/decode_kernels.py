@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a07c355da839cc1e
-#   text hash     68dd672b94c98088
+#   content hash  eca066cca7ee9094
+#   text hash     f0036c8faf59c4d6
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

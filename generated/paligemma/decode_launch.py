@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a07c355da839cc1e
-#   text hash     98dd6be648549b1d
+#   content hash  eca066cca7ee9094
+#   text hash     33e2bdf2ebf2438c
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a07c355da839cc1e
-#   text hash     d339ae3d2970d874
+#   content hash  eca066cca7ee9094
+#   text hash     8ba5734ec23d6291
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a07c355da839cc1e
-#   text hash     7f92d2bf53129b19
+#   content hash  eca066cca7ee9094
+#   text hash     669cc55774c92046
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

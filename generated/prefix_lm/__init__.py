@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  753851d11c1cac5d
-#   text hash     403b30de0399212c
+#   content hash  572af73ba0c4980f
+#   text hash     0752fa55c5bbd59b
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

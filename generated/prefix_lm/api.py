@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  753851d11c1cac5d
-#   text hash     6825a3d75270b5be
+#   content hash  572af73ba0c4980f
+#   text hash     29d768c3630520ab
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  753851d11c1cac5d
-#   text hash     e73b94622e73f48a
+#   content hash  572af73ba0c4980f
+#   text hash     74cb3d8fe6d8775b
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

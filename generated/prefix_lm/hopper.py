@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  753851d11c1cac5d
-#   text hash     4b35f649e701b262
+#   content hash  572af73ba0c4980f
+#   text hash     290cf3e5d36767ba
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

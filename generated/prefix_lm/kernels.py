@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  753851d11c1cac5d
-#   text hash     56f7574d02d27375
+#   content hash  572af73ba0c4980f
+#   text hash     b0d5939533e59ea4
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

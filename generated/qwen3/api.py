@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a293ee869c29cbe2
-#   text hash     b58221517d6974ce
+#   content hash  f98f3712572b22c2
+#   text hash     63ff644fc2e367f9
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a293ee869c29cbe2
-#   text hash     f01f5656b4f86c55
+#   content hash  f98f3712572b22c2
+#   text hash     b017a6852f2e9ea0
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a293ee869c29cbe2
-#   text hash     ad5d238497d9b3f6
+#   content hash  f98f3712572b22c2
+#   text hash     a72f307b2626ecdc
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a293ee869c29cbe2
-#   text hash     550894a7e23ba92f
+#   content hash  f98f3712572b22c2
+#   text hash     6628176b8132fdb9
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

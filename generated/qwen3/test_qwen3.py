@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a293ee869c29cbe2
-#   text hash     9680133ca3b4ed64
+#   content hash  f98f3712572b22c2
+#   text hash     f9fc2a097b1b7c24
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1172f91aead60172
-#   text hash     ac774757fa93ca99
+#   content hash  a6d671917f612c28
+#   text hash     c8ffd094cb9c4c0d
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

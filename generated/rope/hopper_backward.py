@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1172f91aead60172
-#   text hash     4e9e5f133cceb5cc
+#   content hash  a6d671917f612c28
+#   text hash     e8c73c17cf93f0a3
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

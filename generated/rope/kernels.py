@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1172f91aead60172
-#   text hash     371391b31e5bec93
+#   content hash  a6d671917f612c28
+#   text hash     cf5dbd576bd5ffc5
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1172f91aead60172
-#   text hash     0ac2f310b2fa1ef8
+#   content hash  a6d671917f612c28
+#   text hash     5abe4db2e47325e4
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1172f91aead60172
-#   text hash     b7a04d17e8522b1c
+#   content hash  a6d671917f612c28
+#   text hash     ecbc46e0e0bd3e88
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1172f91aead60172
-#   text hash     6d8762ef3ce7a4c9
+#   content hash  a6d671917f612c28
+#   text hash     8b7255d728afb9b1
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d7205a47cdb35e51
-#   text hash     05c7de63afc2266e
+#   content hash  a2fefdc62bde66a4
+#   text hash     c5b535095b267d0c
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

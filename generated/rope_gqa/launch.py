@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d7205a47cdb35e51
-#   text hash     aa329586f6b443c4
+#   content hash  a2fefdc62bde66a4
+#   text hash     150f21ee05f12d44
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

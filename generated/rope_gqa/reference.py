@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d7205a47cdb35e51
-#   text hash     e51079b28f4343c2
+#   content hash  a2fefdc62bde66a4
+#   text hash     ffdfe58196c6e59a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

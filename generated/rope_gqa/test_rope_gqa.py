@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d7205a47cdb35e51
-#   text hash     1a33e96d1c553787
+#   content hash  a2fefdc62bde66a4
+#   text hash     5ccfe7d65d9a6f49
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

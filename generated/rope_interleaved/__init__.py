@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  244b4b70b65333c6
-#   text hash     5ad229e1df4f0de4
+#   content hash  9f3be5905eeceba7
+#   text hash     2691ff30b3528817
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

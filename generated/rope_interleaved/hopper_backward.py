@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  244b4b70b65333c6
-#   text hash     a1f4aae900d417c8
+#   content hash  9f3be5905eeceba7
+#   text hash     81e87b8d1ffb0e89
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  244b4b70b65333c6
-#   text hash     4cf792288c6b3143
+#   content hash  9f3be5905eeceba7
+#   text hash     f07227d1c9e7ec18
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py gets."""
 

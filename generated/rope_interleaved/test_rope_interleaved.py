@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  244b4b70b65333c6
-#   text hash     8df2f6a216c99081
+#   content hash  9f3be5905eeceba7
+#   text hash     7241e8d0ea2dfe3a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

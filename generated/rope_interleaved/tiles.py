@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  244b4b70b65333c6
-#   text hash     366e3eacc7051eac
+#   content hash  9f3be5905eeceba7
+#   text hash     cdc9a723c12b51d0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ae55d9e56e2e79e9
-#   text hash     44968f5581505eee
+#   content hash  142ab400a302445c
+#   text hash     a48c6aa11bf5f38f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

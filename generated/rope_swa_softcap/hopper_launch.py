@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ae55d9e56e2e79e9
-#   text hash     0b9d9d0b6ee1d97b
+#   content hash  142ab400a302445c
+#   text hash     c725c1cc50071ff1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

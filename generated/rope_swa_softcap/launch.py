@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ae55d9e56e2e79e9
-#   text hash     15b5180acd4a7bb6
+#   content hash  142ab400a302445c
+#   text hash     d528631ee7c546ba
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

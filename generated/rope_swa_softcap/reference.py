@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ae55d9e56e2e79e9
-#   text hash     bc676c6063b7a926
+#   content hash  142ab400a302445c
+#   text hash     9050c694a7a465ff
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ae55d9e56e2e79e9
-#   text hash     6c2e2b5496c882e2
+#   content hash  142ab400a302445c
+#   text hash     6c801e1485312202
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a1921a7e81c68f40
-#   text hash     e11181b7331d6d8b
+#   content hash  a42bc122c9210513
+#   text hash     21f61ca52d5b585a
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a1921a7e81c68f40
-#   text hash     29107ceb2e6b35d0
+#   content hash  a42bc122c9210513
+#   text hash     148adee370edb8fd
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

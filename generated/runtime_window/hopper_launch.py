@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a1921a7e81c68f40
-#   text hash     6f87e70c24c45256
+#   content hash  a42bc122c9210513
+#   text hash     01470db27e1a31bd
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

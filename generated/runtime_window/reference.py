@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a1921a7e81c68f40
-#   text hash     14991f6a03fb2d05
+#   content hash  a42bc122c9210513
+#   text hash     e9e6485768b69cd6
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

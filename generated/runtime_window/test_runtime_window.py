@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a1921a7e81c68f40
-#   text hash     90929612ce66fb18
+#   content hash  a42bc122c9210513
+#   text hash     7145c1a9b3bfec87
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ae741122f4d9f448
-#   text hash     90d9f047a886d5a2
+#   content hash  165b21aa380e896d
+#   text hash     1fba469767352d0b
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ae741122f4d9f448
-#   text hash     d0a92d70c98772b7
+#   content hash  165b21aa380e896d
+#   text hash     01c56b87acf3fe62
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ae741122f4d9f448
-#   text hash     1d55b62fd9acd491
+#   content hash  165b21aa380e896d
+#   text hash     64b70e2166d6b54e
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

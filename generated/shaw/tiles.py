@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ae741122f4d9f448
-#   text hash     2d868e467740ade0
+#   content hash  165b21aa380e896d
+#   text hash     1514a1a6d3537246
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

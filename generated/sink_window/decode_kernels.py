@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4b60e1a98cf0e751
-#   text hash     f32df06cff94717a
+#   content hash  0af954c296cd7240
+#   text hash     62848dc33d3484b5
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

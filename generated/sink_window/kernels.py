@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4b60e1a98cf0e751
-#   text hash     8436b25127a88e2b
+#   content hash  0af954c296cd7240
+#   text hash     a9b5f1d53a969713
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4b60e1a98cf0e751
-#   text hash     1f9bcd30646d78a6
+#   content hash  0af954c296cd7240
+#   text hash     12fa38d51ee42965
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

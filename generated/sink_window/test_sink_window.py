@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4b60e1a98cf0e751
-#   text hash     0a0495085f9b3ec9
+#   content hash  0af954c296cd7240
+#   text hash     a83da38e599468ae
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

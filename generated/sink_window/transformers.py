@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4b60e1a98cf0e751
-#   text hash     12a6b2e7943b39fc
+#   content hash  0af954c296cd7240
+#   text hash     c50b8e966be89e1d
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7d8bb221249c03c5
-#   text hash     9350266fd3d0fba0
+#   content hash  62fe2725fba97a37
+#   text hash     68c15062b2795c43
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7d8bb221249c03c5
-#   text hash     6c1806967d1598dc
+#   content hash  62fe2725fba97a37
+#   text hash     e63743e0d1d5be3a
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7d8bb221249c03c5
-#   text hash     177c8cb424817e80
+#   content hash  62fe2725fba97a37
+#   text hash     96b3f6b5d437abae
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7d8bb221249c03c5
-#   text hash     4cbf56e35e9a0b82
+#   content hash  62fe2725fba97a37
+#   text hash     bc6194eb96988559
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7d8bb221249c03c5
-#   text hash     850b3b1cd25c8d2b
+#   content hash  62fe2725fba97a37
+#   text hash     862859dd95322f2d
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e7985490c65fea0e
-#   text hash     28cd9be8c66718e9
+#   content hash  3b5ecc5d179ee95f
+#   text hash     be5c09b0a9cf5f07
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e7985490c65fea0e
-#   text hash     c6a4facd346fba4e
+#   content hash  3b5ecc5d179ee95f
+#   text hash     7a2843fedae448dc
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e7985490c65fea0e
-#   text hash     9982e01bfca03faf
+#   content hash  3b5ecc5d179ee95f
+#   text hash     e78f13da6ab45d9f
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e7985490c65fea0e
-#   text hash     05c8c37381ee75ca
+#   content hash  3b5ecc5d179ee95f
+#   text hash     c3c551346166948a
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

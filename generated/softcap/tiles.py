@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e7985490c65fea0e
-#   text hash     c773cc555a8f8483
+#   content hash  3b5ecc5d179ee95f
+#   text hash     5afa72814ddab0fe
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c8fde65239918c55
-#   text hash     87d567bb1bc0f7c4
+#   content hash  0713e47c745dc722
+#   text hash     23ae93a28f8745ce
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c8fde65239918c55
-#   text hash     422924b5b25b1e3c
+#   content hash  0713e47c745dc722
+#   text hash     9cb88b788b847b81
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c8fde65239918c55
-#   text hash     4e92dfde5e7902a4
+#   content hash  0713e47c745dc722
+#   text hash     6d0400dd8ee34c6b
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

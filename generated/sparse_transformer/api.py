@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  398993f594d6ba52
-#   text hash     d23fd1a3fe23a07a
+#   content hash  e04c8d0205314536
+#   text hash     f1aad39452561cf7
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

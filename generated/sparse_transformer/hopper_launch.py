@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  398993f594d6ba52
-#   text hash     ace193c43b39b95e
+#   content hash  e04c8d0205314536
+#   text hash     680225bea7f616dc
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

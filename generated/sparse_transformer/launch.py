@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  398993f594d6ba52
-#   text hash     d6d651a8d8598fdb
+#   content hash  e04c8d0205314536
+#   text hash     81aa179f61f43b08
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  398993f594d6ba52
-#   text hash     ea57ab251544a66f
+#   content hash  e04c8d0205314536
+#   text hash     09849f2e10cf8ca1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

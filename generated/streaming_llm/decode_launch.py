@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1b3fde3df17da423
-#   text hash     622c12653dd9ce0d
+#   content hash  527c870406b558dc
+#   text hash     8940e670a04fbe9a
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1b3fde3df17da423
-#   text hash     cdf63cb560088097
+#   content hash  527c870406b558dc
+#   text hash     d98b6666339229c0
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py gets."""
 

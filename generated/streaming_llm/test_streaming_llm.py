@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1b3fde3df17da423
-#   text hash     e830e7f149e533c2
+#   content hash  527c870406b558dc
+#   text hash     c6a3dd3b9cff9bdb
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7fd50d4963e70fd9
-#   text hash     41efc4610e27952c
+#   content hash  d8375bbc235aa910
+#   text hash     4d0977a76ac3c2c5
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

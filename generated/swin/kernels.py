@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7fd50d4963e70fd9
-#   text hash     81bee0bd049ab43a
+#   content hash  d8375bbc235aa910
+#   text hash     fd65765411267f3c
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7fd50d4963e70fd9
-#   text hash     26bfb922c4d5c4d0
+#   content hash  d8375bbc235aa910
+#   text hash     7da706d17d766288
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

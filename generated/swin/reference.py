@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7fd50d4963e70fd9
-#   text hash     88193d80ea2661f5
+#   content hash  d8375bbc235aa910
+#   text hash     7eb5c348e50226e9
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7fd50d4963e70fd9
-#   text hash     eed38aae7a10cb24
+#   content hash  d8375bbc235aa910
+#   text hash     6e7e82b334a22815
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  99ecd381aed1069e
-#   text hash     d2f11524e898ea16
+#   content hash  633adef4bfd4ba26
+#   text hash     685e2f90e29ad600
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

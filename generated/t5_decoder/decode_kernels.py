@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  99ecd381aed1069e
-#   text hash     4a1797e8c966ea1c
+#   content hash  633adef4bfd4ba26
+#   text hash     5e4aa1c70c4c87d3
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

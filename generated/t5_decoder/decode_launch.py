@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  99ecd381aed1069e
-#   text hash     7418551e28274790
+#   content hash  633adef4bfd4ba26
+#   text hash     b59f447da9212805
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

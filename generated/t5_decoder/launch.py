@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  99ecd381aed1069e
-#   text hash     d132e4a2524ccda6
+#   content hash  633adef4bfd4ba26
+#   text hash     8fc96ae34ca9970f
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  99ecd381aed1069e
-#   text hash     fac99c39428317ca
+#   content hash  633adef4bfd4ba26
+#   text hash     8934710e54a1fb80
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

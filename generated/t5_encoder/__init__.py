@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  511d78281f1cea05
-#   text hash     7d25dfe4293b0e50
+#   content hash  9a14995a237826fb
+#   text hash     36fcce195a7b1654
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  511d78281f1cea05
-#   text hash     5e7d27ebedd45415
+#   content hash  9a14995a237826fb
+#   text hash     14325f609cb06c85
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  511d78281f1cea05
-#   text hash     f8a61835c505cbbf
+#   content hash  9a14995a237826fb
+#   text hash     9a58cbbdbdbc5a58
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

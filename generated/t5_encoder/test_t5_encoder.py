@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  511d78281f1cea05
-#   text hash     d141c13b2291e008
+#   content hash  9a14995a237826fb
+#   text hash     30290a54f3b1a75c
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

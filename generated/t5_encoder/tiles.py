@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  511d78281f1cea05
-#   text hash     0ff3e2abdb3ea301
+#   content hash  9a14995a237826fb
+#   text hash     c79352d0d6a66feb
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  401bca25e24ecb27
-#   text hash     86297d2147546f6b
+#   content hash  2fe3023f787e2111
+#   text hash     8e8f4825afbd17a7
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

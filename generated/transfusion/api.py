@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  401bca25e24ecb27
-#   text hash     b0bf1c8535e1c96e
+#   content hash  2fe3023f787e2111
+#   text hash     e5ee6d31c323aaa2
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  401bca25e24ecb27
-#   text hash     80be8b21a5e203e6
+#   content hash  2fe3023f787e2111
+#   text hash     c0769fcb0280b643
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

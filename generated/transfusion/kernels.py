@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  401bca25e24ecb27
-#   text hash     48746049747e9431
+#   content hash  2fe3023f787e2111
+#   text hash     8fd39f861c60284b
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

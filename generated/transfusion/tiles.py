@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  401bca25e24ecb27
-#   text hash     019658cce52daee5
+#   content hash  2fe3023f787e2111
+#   text hash     afa4fe188d01412d
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

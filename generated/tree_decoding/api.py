@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8838441b64d52d4b
-#   text hash     a296cd5e49ba7a5b
+#   content hash  de36442d29db4577
+#   text hash     d097238faf839754
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8838441b64d52d4b
-#   text hash     fcacba26cf9336fe
+#   content hash  de36442d29db4577
+#   text hash     bf8e311b0b94ae2d
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8838441b64d52d4b
-#   text hash     7c0ac1e973bab9f6
+#   content hash  de36442d29db4577
+#   text hash     1e5b95c017c73883
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8838441b64d52d4b
-#   text hash     170260d8990423cc
+#   content hash  de36442d29db4577
+#   text hash     a8283fbb9bbad65d
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

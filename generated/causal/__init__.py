@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  56d92aa27c69e6a3
-#   text hash     20d0174dac7a7582
+#   content hash  8b5aa55c74263e60
+#   text hash     8cdd6b82cd156516
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

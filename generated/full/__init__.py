@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6a621ddf1e70d00f
-#   text hash     a4db0c02a1024fbe
+#   content hash  b5b4687aa0ab49bb
+#   text hash     5aede5fdbcdd55c8
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  77995e504e6a98f8
-#   text hash     b2cbe575c0874789
+#   content hash  2027423b9a5acee6
+#   text hash     3559ea4314f32249
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -41,7 +41,10 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from . import runtime
 from .kernels import LOG2E, add_product, partial_row_sums
+
+INTERPRETED = tl.constexpr(runtime.INTERPRETED)
 
 
 @triton.jit
@@ -101,7 +104,13 @@ def quantised(rows, scale_ptr, there, dtype: tl.constexpr, MEASURED: tl.constexp
     else:
         scale = tl.load(scale_ptr, mask=there, other=1.0)
     # beyond 448 a float8 is NaN
-    return tl.minimum(tl.maximum(rows / scale[:, None], -448.0), 448.0).to(dtype)
+    rows = tl.minimum(tl.maximum(rows / scale[:, None], -448.0), 448.0)
+    if INTERPRETED:
+        # the interpreter loses what a mantissa carries: round to an eighth of the power of 2 below, 2**-9 at the least
+        power = tl.maximum(rows.to(tl.int32, bitcast=True) >> 23 & 255, 121)
+        large = 1.5 * (power + 20 << 23).to(tl.float32, bitcast=True)
+        rows = (rows + large) - large
+    return rows.to(dtype)
 
 
 @triton.jit

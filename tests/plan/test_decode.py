@@ -563,7 +563,7 @@ def test_random_calls(variant: Callable[[str], ModuleType], seed: int) -> None:
 
 
 def short(*shape: int) -> torch.Tensor:
-    """Numbers that a float8 holds over a power of 2, the largest of each row too: the interpreter rounds others off."""
+    """Numbers that a float8 holds over a power of 2, the largest of each row too."""
     found = torch.randint(-13, 14, shape) / 16
     found[..., 0] = 14 / 16
     return found

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  69321170493dbf37
-#   text hash     a9351aace5407615
+#   content hash  64dd871648f2f495
+#   text hash     12ffeb6343b856f0
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

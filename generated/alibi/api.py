@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  69321170493dbf37
-#   text hash     91dc87187c96887f
+#   content hash  64dd871648f2f495
+#   text hash     11a18d9e068b029c
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  69321170493dbf37
-#   text hash     1215cd59c2c1ecdc
+#   content hash  64dd871648f2f495
+#   text hash     8b4acb0b60d53ceb
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

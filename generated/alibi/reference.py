@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  69321170493dbf37
-#   text hash     07396a073db7e74b
+#   content hash  64dd871648f2f495
+#   text hash     1cd9e250b7ab9834
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  44fe94e3bc15e901
-#   text hash     c3106e4b680bc6b8
+#   content hash  3c31a8481f639666
+#   text hash     4e560c3903634b0e
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

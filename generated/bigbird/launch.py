@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  44fe94e3bc15e901
-#   text hash     613250764af7d519
+#   content hash  3c31a8481f639666
+#   text hash     496219e966f57a30
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

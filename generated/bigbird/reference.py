@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  44fe94e3bc15e901
-#   text hash     3f1c024f7bafa216
+#   content hash  3c31a8481f639666
+#   text hash     666c7988731f833f
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

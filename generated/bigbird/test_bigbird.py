@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  44fe94e3bc15e901
-#   text hash     d89fb3745464eab2
+#   content hash  3c31a8481f639666
+#   text hash     8630adb9877e9a74
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

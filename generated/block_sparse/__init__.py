@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b6f445d9a95d98d6
-#   text hash     6c459dde34cf563f
+#   content hash  0a7e10b0d679f52c
+#   text hash     6540436225875e81
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

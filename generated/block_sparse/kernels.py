@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b6f445d9a95d98d6
-#   text hash     2ec5658a688f02f3
+#   content hash  0a7e10b0d679f52c
+#   text hash     d3187132674906fe
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

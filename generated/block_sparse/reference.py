@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b6f445d9a95d98d6
-#   text hash     655f283d808eaf49
+#   content hash  0a7e10b0d679f52c
+#   text hash     310807102b00fe07
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

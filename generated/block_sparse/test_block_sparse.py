@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b6f445d9a95d98d6
-#   text hash     5993ffdc930fb9e8
+#   content hash  0a7e10b0d679f52c
+#   text hash     fc8b219be77e4ce7
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b6f445d9a95d98d6
-#   text hash     19d559cdbab4ac68
+#   content hash  0a7e10b0d679f52c
+#   text hash     5165165e05fa3308
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

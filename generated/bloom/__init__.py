@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5a83476a39780790
-#   text hash     139960553dee1db7
+#   content hash  96690e6b770fc576
+#   text hash     bda2ffeec467613e
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

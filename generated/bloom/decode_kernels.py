@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5a83476a39780790
-#   text hash     12631bde42cc1dc9
+#   content hash  96690e6b770fc576
+#   text hash     a5e31d1533854676
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5a83476a39780790
-#   text hash     87884b86b4a23616
+#   content hash  96690e6b770fc576
+#   text hash     415f9cc345e12b05
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

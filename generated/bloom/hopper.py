@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5a83476a39780790
-#   text hash     aaa1f3cb0033a474
+#   content hash  96690e6b770fc576
+#   text hash     5d0b0f417d92bf80
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5a83476a39780790
-#   text hash     24568f7e8b7929e2
+#   content hash  96690e6b770fc576
+#   text hash     18909382989f3fc7
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8b5aa55c74263e60
-#   text hash     8cdd6b82cd156516
+#   content hash  561f54f00629afa2
+#   text hash     b3a99a4e9d927f01
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

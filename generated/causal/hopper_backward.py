@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8b5aa55c74263e60
-#   text hash     3663739546c6c10b
+#   content hash  561f54f00629afa2
+#   text hash     6d181cfc48a8ffbd
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8b5aa55c74263e60
-#   text hash     b930a590c5df3559
+#   content hash  561f54f00629afa2
+#   text hash     a03358d64b7059a3
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

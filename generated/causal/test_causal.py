@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8b5aa55c74263e60
-#   text hash     0c4f43eddd897a04
+#   content hash  561f54f00629afa2
+#   text hash     15445766d65403da
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8b5aa55c74263e60
-#   text hash     08d9550a360e485c
+#   content hash  561f54f00629afa2
+#   text hash     08433fdc239d6b51
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

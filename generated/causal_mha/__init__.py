@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9a20063d0f3a5073
-#   text hash     76514475b1811969
+#   content hash  742ae3350736a4b4
+#   text hash     505d64213ea8f125
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9a20063d0f3a5073
-#   text hash     8d4dcfc5bb853b83
+#   content hash  742ae3350736a4b4
+#   text hash     f8d26097fb8795f7
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py gets."""
 

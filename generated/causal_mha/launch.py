@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9a20063d0f3a5073
-#   text hash     88f6be09c9fa3378
+#   content hash  742ae3350736a4b4
+#   text hash     2d0057e282844536
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9a20063d0f3a5073
-#   text hash     cd9451b34452f6d6
+#   content hash  742ae3350736a4b4
+#   text hash     475fbe8ade312b90
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2b0b906d91e43e59
-#   text hash     0dd491a8a8a08e30
+#   content hash  7755ce0147680ab3
+#   text hash     08a165626141aa6d
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

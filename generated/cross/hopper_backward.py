@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2b0b906d91e43e59
-#   text hash     a183a6c778f5ef28
+#   content hash  7755ce0147680ab3
+#   text hash     682c10903f638e23
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

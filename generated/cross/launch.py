@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2b0b906d91e43e59
-#   text hash     21f577adc09d91e2
+#   content hash  7755ce0147680ab3
+#   text hash     f1a130c583027233
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2b0b906d91e43e59
-#   text hash     75e7a6f0384f57f4
+#   content hash  7755ce0147680ab3
+#   text hash     194fc9e2126e4558
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2b0b906d91e43e59
-#   text hash     15d105197dd61e9f
+#   content hash  7755ce0147680ab3
+#   text hash     0431fb26d2213b4d
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2b0b906d91e43e59
-#   text hash     419fbdc19d1fc822
+#   content hash  7755ce0147680ab3
+#   text hash     54fdb0c07766ff70
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

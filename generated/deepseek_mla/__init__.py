@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  22d331940ce360a7
-#   text hash     353d10437676c1e6
+#   content hash  5eee327c210f41a0
+#   text hash     5efd86c19db58467
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

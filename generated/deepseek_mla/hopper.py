@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  22d331940ce360a7
-#   text hash     1b0470391ee15658
+#   content hash  5eee327c210f41a0
+#   text hash     6014f4a7190ab5f4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

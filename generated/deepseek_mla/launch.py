@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  22d331940ce360a7
-#   text hash     6125378004dbedcd
+#   content hash  5eee327c210f41a0
+#   text hash     c3d302f6e480d580
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  22d331940ce360a7
-#   text hash     d25edee53fe23815
+#   content hash  5eee327c210f41a0
+#   text hash     3bfe7c6d1c7b3e7d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

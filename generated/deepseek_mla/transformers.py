@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  22d331940ce360a7
-#   text hash     797aa064312bddad
+#   content hash  5eee327c210f41a0
+#   text hash     42bb260560920bec
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

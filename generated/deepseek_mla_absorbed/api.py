@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f542c1d24d7c5ff0
-#   text hash     7d0b35d869d4ff49
+#   content hash  d50271c4f74e7d8f
+#   text hash     d219be8ed140cc9f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

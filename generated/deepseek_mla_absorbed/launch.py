@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f542c1d24d7c5ff0
-#   text hash     25e4f805cb7328fe
+#   content hash  d50271c4f74e7d8f
+#   text hash     483505197e728c1f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f542c1d24d7c5ff0
-#   text hash     9fd38ca60e7b1b75
+#   content hash  d50271c4f74e7d8f
+#   text hash     beeecd6796be9115
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

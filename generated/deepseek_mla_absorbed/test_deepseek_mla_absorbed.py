@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f542c1d24d7c5ff0
-#   text hash     332fef31031c5b6c
+#   content hash  d50271c4f74e7d8f
+#   text hash     6202f5bfef821849
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f542c1d24d7c5ff0
-#   text hash     37c7b5809a248cb8
+#   content hash  d50271c4f74e7d8f
+#   text hash     048a07c2391ebeee
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

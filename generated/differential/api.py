@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  24e72d77d3a1eb13
-#   text hash     96092e846d11e9b6
+#   content hash  d991d69f04e89a53
+#   text hash     6a4ffc88c30cff9f
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

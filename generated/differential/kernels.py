@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  24e72d77d3a1eb13
-#   text hash     867d0366ed9d2cca
+#   content hash  d991d69f04e89a53
+#   text hash     84bcf6233f5570d2
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  24e72d77d3a1eb13
-#   text hash     03afc9f6fd8f2daf
+#   content hash  d991d69f04e89a53
+#   text hash     5211dcbea2ffe687
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

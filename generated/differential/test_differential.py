@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  24e72d77d3a1eb13
-#   text hash     ff8b17d3dd52e16c
+#   content hash  d991d69f04e89a53
+#   text hash     5123b3c4f6e12c70
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

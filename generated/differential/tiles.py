@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  24e72d77d3a1eb13
-#   text hash     83183b11190e1797
+#   content hash  d991d69f04e89a53
+#   text hash     2668e45aa432d2ae
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c1d1120afa99169e
-#   text hash     737148491c1c6b95
+#   content hash  df97b7a56ace98d9
+#   text hash     fa479a4eaa895f87
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

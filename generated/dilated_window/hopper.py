@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c1d1120afa99169e
-#   text hash     ed09758eb6d01585
+#   content hash  df97b7a56ace98d9
+#   text hash     a5e91d5a3d4676bb
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

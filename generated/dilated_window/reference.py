@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c1d1120afa99169e
-#   text hash     1cc61973f5ca8065
+#   content hash  df97b7a56ace98d9
+#   text hash     785555d2b91407dc
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

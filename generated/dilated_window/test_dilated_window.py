@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c1d1120afa99169e
-#   text hash     a0d878aea28e2111
+#   content hash  df97b7a56ace98d9
+#   text hash     dc435adea142e67d
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c1d1120afa99169e
-#   text hash     c9e5bd62d78c86f0
+#   content hash  df97b7a56ace98d9
+#   text hash     e64adf00e9d67b92
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5bcd55e42c9ed2d1
-#   text hash     0b907df7a8610d2b
+#   content hash  5ce6e55362c1ded5
+#   text hash     ffd098c81447be84
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5bcd55e42c9ed2d1
-#   text hash     89587f08ecf15be5
+#   content hash  5ce6e55362c1ded5
+#   text hash     1fc9013b9b0dc567
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  eddeb6adb90c637b
-#   text hash     0380d45ba352c05d
+#   content hash  c86467cd6d990883
+#   text hash     e1723bb6063a66db
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

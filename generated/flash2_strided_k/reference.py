@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  eddeb6adb90c637b
-#   text hash     3551c98b7aebdb40
+#   content hash  c86467cd6d990883
+#   text hash     8828a945d11229ed
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  eddeb6adb90c637b
-#   text hash     a3b15c3ad95e5000
+#   content hash  c86467cd6d990883
+#   text hash     0723165e8e4628ee
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

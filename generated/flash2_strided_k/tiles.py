@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  eddeb6adb90c637b
-#   text hash     4e9c19ddbab22b13
+#   content hash  c86467cd6d990883
+#   text hash     0517bc81204a61bc
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

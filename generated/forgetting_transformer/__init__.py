@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1a7af896f7c05b0a
-#   text hash     e4fc9be02fc81e43
+#   content hash  06576be7f94d2e99
+#   text hash     1ca7c49e7fad8a34
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1a7af896f7c05b0a
-#   text hash     e16f80d1e2fda2f9
+#   content hash  06576be7f94d2e99
+#   text hash     aceed5471815d106
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

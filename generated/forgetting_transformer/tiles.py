@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1a7af896f7c05b0a
-#   text hash     664f9ca9b6e94ad6
+#   content hash  06576be7f94d2e99
+#   text hash     b741d2493e9390b7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b5b4687aa0ab49bb
-#   text hash     5aede5fdbcdd55c8
+#   content hash  7eeffd000e6431ae
+#   text hash     a9e22b8f137e574b
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

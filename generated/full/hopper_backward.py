@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b5b4687aa0ab49bb
-#   text hash     0edfcc3d5f2e2ff5
+#   content hash  7eeffd000e6431ae
+#   text hash     b12a1ba82edf32b4
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b5b4687aa0ab49bb
-#   text hash     9d968cb5bebce76a
+#   content hash  7eeffd000e6431ae
+#   text hash     f179c5eea87a922b
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b5b4687aa0ab49bb
-#   text hash     494945ecaeeb4a90
+#   content hash  7eeffd000e6431ae
+#   text hash     7303de6739c8941f
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

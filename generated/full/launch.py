@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b5b4687aa0ab49bb
-#   text hash     104d8d8135139d78
+#   content hash  7eeffd000e6431ae
+#   text hash     629a6c14ea9dfa4e
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b5b4687aa0ab49bb
-#   text hash     dfd64c5b9aa120e7
+#   content hash  7eeffd000e6431ae
+#   text hash     3f8f4c82f81fae7c
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b5b4687aa0ab49bb
-#   text hash     d5d1c04cf7a79888
+#   content hash  7eeffd000e6431ae
+#   text hash     07a53999247f7b7a
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

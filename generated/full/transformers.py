@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b5b4687aa0ab49bb
-#   text hash     7bc080a4215bfc65
+#   content hash  7eeffd000e6431ae
+#   text hash     004796d724ec0d96
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2bd7be9545ac5979
-#   text hash     25bb11cbb549546a
+#   content hash  b3bfd8b3d0ed3f59
+#   text hash     f0b264a1e0fe987f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2bd7be9545ac5979
-#   text hash     e7d64bbd2fb3b6f2
+#   content hash  b3bfd8b3d0ed3f59
+#   text hash     d6fd4b40e2144270
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2bd7be9545ac5979
-#   text hash     2b708cdf6e4bd35b
+#   content hash  b3bfd8b3d0ed3f59
+#   text hash     cc2005a5dddceb83
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2bd7be9545ac5979
-#   text hash     fd16ef5ec33b927a
+#   content hash  b3bfd8b3d0ed3f59
+#   text hash     44427a4b1de33341
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

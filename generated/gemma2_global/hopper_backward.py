@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2bd7be9545ac5979
-#   text hash     2e4e94c8228d0217
+#   content hash  b3bfd8b3d0ed3f59
+#   text hash     78fb1ef8383e8553
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

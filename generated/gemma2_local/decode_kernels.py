@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7f48295e0aef385b
-#   text hash     43fb4c02de2b88c5
+#   content hash  191c1aebb0376e02
+#   text hash     d6fbf50451baf4f2
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

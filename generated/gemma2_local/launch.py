@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7f48295e0aef385b
-#   text hash     695b4682051db335
+#   content hash  191c1aebb0376e02
+#   text hash     95a8e32a3bd798af
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

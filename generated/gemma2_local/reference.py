@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7f48295e0aef385b
-#   text hash     9250c7ebc01360a8
+#   content hash  191c1aebb0376e02
+#   text hash     98c97b728f918950
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

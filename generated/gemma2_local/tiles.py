@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7f48295e0aef385b
-#   text hash     d2c0bb7cb29847ce
+#   content hash  191c1aebb0376e02
+#   text hash     8ee45d216d54c185
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5e76cd5eb329683f
-#   text hash     ec9d7c794cdc3a5b
+#   content hash  6334a05dfbd5135b
+#   text hash     0abc36ebe7412a91
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

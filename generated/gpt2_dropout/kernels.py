@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5e76cd5eb329683f
-#   text hash     1378d5f791d81493
+#   content hash  6334a05dfbd5135b
+#   text hash     892fe47f030ac977
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5e76cd5eb329683f
-#   text hash     2e415e08758f3a2f
+#   content hash  6334a05dfbd5135b
+#   text hash     5b7fed60df22d513
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

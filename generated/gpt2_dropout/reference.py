@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5e76cd5eb329683f
-#   text hash     d6261a5c306977db
+#   content hash  6334a05dfbd5135b
+#   text hash     609fe8a90c07774a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5e76cd5eb329683f
-#   text hash     456a051a5bd2a4fe
+#   content hash  6334a05dfbd5135b
+#   text hash     98fca137cd27222c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

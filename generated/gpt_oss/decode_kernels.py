@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2027423b9a5acee6
-#   text hash     3559ea4314f32249
+#   content hash  4cd7e04c8d2f9181
+#   text hash     30b01118c2451fb4
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2027423b9a5acee6
-#   text hash     5d3f042b4a2520d0
+#   content hash  4cd7e04c8d2f9181
+#   text hash     1bcdaa5a2293111c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2027423b9a5acee6
-#   text hash     71c053bc4614eab8
+#   content hash  4cd7e04c8d2f9181
+#   text hash     3dfbf9e1e8a2ee25
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py gets."""
 

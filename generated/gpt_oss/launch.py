@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2027423b9a5acee6
-#   text hash     3b390d04eee9daa5
+#   content hash  4cd7e04c8d2f9181
+#   text hash     e625e025b9ab771d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

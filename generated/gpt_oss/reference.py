@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2027423b9a5acee6
-#   text hash     c2f6bcc11399cc28
+#   content hash  4cd7e04c8d2f9181
+#   text hash     cf3b61498a3ef1a4
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  214368fa1d5b089e
-#   text hash     df3fc405f6375d8b
+#   content hash  a0087cce8fdffccd
+#   text hash     8c1e03518a47aa1a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  214368fa1d5b089e
-#   text hash     ca79779bf8222b96
+#   content hash  a0087cce8fdffccd
+#   text hash     25a3f021ad1ab690
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

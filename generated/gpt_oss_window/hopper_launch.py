@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  214368fa1d5b089e
-#   text hash     2f4498f13195dd9a
+#   content hash  a0087cce8fdffccd
+#   text hash     909ed82cddfac536
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  214368fa1d5b089e
-#   text hash     e852c2badb1b3f63
+#   content hash  a0087cce8fdffccd
+#   text hash     5a14e601e1ff5835
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

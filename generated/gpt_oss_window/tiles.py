@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  214368fa1d5b089e
-#   text hash     114268ab5697c5de
+#   content hash  a0087cce8fdffccd
+#   text hash     59a087ad79413ea5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  00ce8dfe83f7d072
-#   text hash     aaa976ca9632a976
+#   content hash  7f7bda8304ed271f
+#   text hash     cc6861823c36bc38
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

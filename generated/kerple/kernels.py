@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  00ce8dfe83f7d072
-#   text hash     9cea951c573d844e
+#   content hash  7f7bda8304ed271f
+#   text hash     ad0fff3083d0de04
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

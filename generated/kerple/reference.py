@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  00ce8dfe83f7d072
-#   text hash     65df9a2878fdb1a7
+#   content hash  7f7bda8304ed271f
+#   text hash     0c4bfa76b86247c1
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

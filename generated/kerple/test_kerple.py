@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  00ce8dfe83f7d072
-#   text hash     8ddab95106f264a1
+#   content hash  7f7bda8304ed271f
+#   text hash     8ec5977b0da3a300
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  00ce8dfe83f7d072
-#   text hash     5e90fa343c39ef11
+#   content hash  7f7bda8304ed271f
+#   text hash     732a36333861dddf
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

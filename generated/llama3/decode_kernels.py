@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8d9f5d14f81965d6
-#   text hash     f185c1ab59ae399a
+#   content hash  ad7083918149873d
+#   text hash     3033f9db5de3b857
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8d9f5d14f81965d6
-#   text hash     5e7b24147ec5b05d
+#   content hash  ad7083918149873d
+#   text hash     6df47ca2529246a0
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

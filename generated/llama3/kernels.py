@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8d9f5d14f81965d6
-#   text hash     91ca2c6bc8461c09
+#   content hash  ad7083918149873d
+#   text hash     92a8df0ac270c571
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8d9f5d14f81965d6
-#   text hash     dc8fb134f8c81168
+#   content hash  ad7083918149873d
+#   text hash     71ddf067e94a7fd9
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

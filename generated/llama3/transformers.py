@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8d9f5d14f81965d6
-#   text hash     8f1456bc7d89da3b
+#   content hash  ad7083918149873d
+#   text hash     affa3a4cee91c70a
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

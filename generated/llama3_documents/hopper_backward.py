@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c6eb0fd474148060
-#   text hash     ab8e90099b709091
+#   content hash  282243c15e9aa0ad
+#   text hash     25b38a00ac5a0797
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

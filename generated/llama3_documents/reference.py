@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c6eb0fd474148060
-#   text hash     3be3c6a26ef82ae0
+#   content hash  282243c15e9aa0ad
+#   text hash     ce76a250625a6bcb
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c6eb0fd474148060
-#   text hash     7f5fa1d3278bd561
+#   content hash  282243c15e9aa0ad
+#   text hash     957a5098e4c59a7c
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c6eb0fd474148060
-#   text hash     78f703e5f71d0f1d
+#   content hash  282243c15e9aa0ad
+#   text hash     113fabeae9413b3f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

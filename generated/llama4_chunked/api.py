@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  323bc3e88c14d594
-#   text hash     4eb22403b79ee743
+#   content hash  cfa107611897a3f3
+#   text hash     b2ea784c28a85b91
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

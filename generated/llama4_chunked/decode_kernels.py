@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  323bc3e88c14d594
-#   text hash     d55fa2c6b90f6dbf
+#   content hash  cfa107611897a3f3
+#   text hash     af82deffd4a6738f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  323bc3e88c14d594
-#   text hash     8ea1f2d54c61294e
+#   content hash  cfa107611897a3f3
+#   text hash     e8803d3d75629c4b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  323bc3e88c14d594
-#   text hash     3acc80ec77d8d6a1
+#   content hash  cfa107611897a3f3
+#   text hash     0f51dcdb54ab6bea
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  323bc3e88c14d594
-#   text hash     384296fb7b7aa51f
+#   content hash  cfa107611897a3f3
+#   text hash     018426b129088cb9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1752054e6df3b807
-#   text hash     d7bf8eb75aa0941d
+#   content hash  1773598fc9c71ba0
+#   text hash     86b55c0f0ef3e9bf
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1752054e6df3b807
-#   text hash     d5e4dc670830bc43
+#   content hash  1773598fc9c71ba0
+#   text hash     bab8309cfdf0bb52
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1752054e6df3b807
-#   text hash     05d64b2d5a0f0c3e
+#   content hash  1773598fc9c71ba0
+#   text hash     00856ad0a29fd04d
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

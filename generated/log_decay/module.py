@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1752054e6df3b807
-#   text hash     c7b1f6cc2656439c
+#   content hash  1773598fc9c71ba0
+#   text hash     1de69d476831f1f9
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

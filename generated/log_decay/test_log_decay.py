@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1752054e6df3b807
-#   text hash     7d1a44d572525b89
+#   content hash  1773598fc9c71ba0
+#   text hash     e02c4590b4175747
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  caac396c2b7bb9fc
-#   text hash     8f43d68962d3a6f2
+#   content hash  d2e2ccd917239fb2
+#   text hash     5c97cfdeb2b79386
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  caac396c2b7bb9fc
-#   text hash     94d5775f2ffbd32a
+#   content hash  d2e2ccd917239fb2
+#   text hash     a783cfa09128a0df
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  caac396c2b7bb9fc
-#   text hash     790a9b5e90e24d93
+#   content hash  d2e2ccd917239fb2
+#   text hash     efee16607e6eed24
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

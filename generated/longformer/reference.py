@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  caac396c2b7bb9fc
-#   text hash     5a49a16cc0b1438b
+#   content hash  d2e2ccd917239fb2
+#   text hash     d6991fb549fa58fb
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  caac396c2b7bb9fc
-#   text hash     f8726e6007cb8b9b
+#   content hash  d2e2ccd917239fb2
+#   text hash     1f2cac386a6975f3
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

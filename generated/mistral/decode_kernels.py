@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  327900e30c45060f
-#   text hash     1422cbc40bcacb33
+#   content hash  8d09a1584434659d
+#   text hash     c5ba6c151824a1fb
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  327900e30c45060f
-#   text hash     47f83b43aa26ea26
+#   content hash  8d09a1584434659d
+#   text hash     0b0246e87c8abe71
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

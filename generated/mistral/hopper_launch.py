@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  327900e30c45060f
-#   text hash     f406ea892383bcb9
+#   content hash  8d09a1584434659d
+#   text hash     60b2a2e59a6e3a4d
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py gets."""
 

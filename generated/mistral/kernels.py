@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  327900e30c45060f
-#   text hash     2c861b20b0d7b6fc
+#   content hash  8d09a1584434659d
+#   text hash     479f4eeec770f99f
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  327900e30c45060f
-#   text hash     730993c7fa886905
+#   content hash  8d09a1584434659d
+#   text hash     8744789b1c8e5c34
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9a37d2de3eedd177
-#   text hash     4aef7a7e9e8082bb
+#   content hash  13eb3b223a479f81
+#   text hash     8f2309482ed05ed2
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9a37d2de3eedd177
-#   text hash     c29f6366177440d5
+#   content hash  13eb3b223a479f81
+#   text hash     e950a87c29a51002
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

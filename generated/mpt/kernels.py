@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9a37d2de3eedd177
-#   text hash     e30206d065d0cd87
+#   content hash  13eb3b223a479f81
+#   text hash     6bb6525338133eae
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9a37d2de3eedd177
-#   text hash     3f9ada6c73c44989
+#   content hash  13eb3b223a479f81
+#   text hash     16c55c981e0f91c3
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9a37d2de3eedd177
-#   text hash     bc0ede4dcc55c541
+#   content hash  13eb3b223a479f81
+#   text hash     e656fc1034ec4b95
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9a37d2de3eedd177
-#   text hash     f6e9521405ca7f1d
+#   content hash  13eb3b223a479f81
+#   text hash     4edb84b1f0f9d552
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

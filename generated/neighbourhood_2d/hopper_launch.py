@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1b192f394772f6b4
-#   text hash     201c44452fdb1ac8
+#   content hash  2bb1fe319ef35204
+#   text hash     483b8101f0807b9a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1b192f394772f6b4
-#   text hash     5664c1170de702d1
+#   content hash  2bb1fe319ef35204
+#   text hash     ae108b2bb585f581
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

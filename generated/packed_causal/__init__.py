@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7be3b8da9b22c884
-#   text hash     de02e720cde57e2d
+#   content hash  50b3c8957ef23517
+#   text hash     c2bd8949021ce39a
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

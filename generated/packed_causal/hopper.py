@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7be3b8da9b22c884
-#   text hash     3f841496335dc1c7
+#   content hash  50b3c8957ef23517
+#   text hash     d5ec05b4f22dcdd2
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

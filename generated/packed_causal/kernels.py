@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7be3b8da9b22c884
-#   text hash     f541e5f4f6a52e3c
+#   content hash  50b3c8957ef23517
+#   text hash     477318f53fc35791
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7be3b8da9b22c884
-#   text hash     56a5011e3b677649
+#   content hash  50b3c8957ef23517
+#   text hash     7d32ae37b33438da
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7be3b8da9b22c884
-#   text hash     2a716b37c2668833
+#   content hash  50b3c8957ef23517
+#   text hash     51acb5574c5519c0
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

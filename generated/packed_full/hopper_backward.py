@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f47819519c4d7cba
-#   text hash     def1f76176663918
+#   content hash  5113fed8c9a0311c
+#   text hash     2748a9f8ad40009b
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

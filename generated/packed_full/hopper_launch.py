@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f47819519c4d7cba
-#   text hash     f50f8680efcfb3c1
+#   content hash  5113fed8c9a0311c
+#   text hash     a4ffcf3337944dd4
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py gets."""
 

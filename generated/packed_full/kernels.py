@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f47819519c4d7cba
-#   text hash     b06057895efc5294
+#   content hash  5113fed8c9a0311c
+#   text hash     165077a43324bf0e
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

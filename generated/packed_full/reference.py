@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f47819519c4d7cba
-#   text hash     09971417439fd678
+#   content hash  5113fed8c9a0311c
+#   text hash     62f40e76959d380c
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

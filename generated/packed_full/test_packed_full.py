@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f47819519c4d7cba
-#   text hash     d571b030805f6db0
+#   content hash  5113fed8c9a0311c
+#   text hash     0647c9358668338a
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  756d9c8c343c0e33
-#   text hash     27fa97587a432d5b
+#   content hash  ca7abbc3d5c379c9
+#   text hash     7fe34da7eb62b95b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  756d9c8c343c0e33
-#   text hash     8bdf3bb91e47dca9
+#   content hash  ca7abbc3d5c379c9
+#   text hash     73a893fa09460fff
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  14b5d28656894efc
-#   text hash     878d99a8027e8d83
+#   content hash  1a69932f9cc4d790
+#   text hash     a8538e9493364859
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

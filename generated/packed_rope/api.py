@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  14b5d28656894efc
-#   text hash     e58f68d1ba58f8ee
+#   content hash  1a69932f9cc4d790
+#   text hash     93ab40e96ebc588d
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

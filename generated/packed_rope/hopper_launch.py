@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  14b5d28656894efc
-#   text hash     459ced22de8be578
+#   content hash  1a69932f9cc4d790
+#   text hash     d36d2db5b5c915fb
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  14b5d28656894efc
-#   text hash     f2098363735af243
+#   content hash  1a69932f9cc4d790
+#   text hash     11ff1bd3485d3d65
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

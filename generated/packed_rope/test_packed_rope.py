@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  14b5d28656894efc
-#   text hash     b548cc73442b41dc
+#   content hash  1a69932f9cc4d790
+#   text hash     e2615d274ee616d5
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7af91a02102690f4
-#   text hash     9134ddb5b500b6fe
+#   content hash  6dfeccdf546f038c
+#   text hash     935195f775a32417
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

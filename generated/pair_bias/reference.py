@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7af91a02102690f4
-#   text hash     7f93a2e66d8f9e19
+#   content hash  6dfeccdf546f038c
+#   text hash     34c18c5bc7eeec10
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7af91a02102690f4
-#   text hash     90c4ccb762703170
+#   content hash  6dfeccdf546f038c
+#   text hash     4e065de06547b5a1
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

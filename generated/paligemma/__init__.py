@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  11d55bae5132e075
-#   text hash     dadf8faadbf7b740
+#   content hash  e8a6c8e6c26bf1f3
+#   text hash     4400091a0f5b376f
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  11d55bae5132e075
-#   text hash     0eecb1077f234e41
+#   content hash  e8a6c8e6c26bf1f3
+#   text hash     c457a91fd4cd0e9e
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

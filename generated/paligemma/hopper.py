@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  11d55bae5132e075
-#   text hash     9acf204c1773dfdb
+#   content hash  e8a6c8e6c26bf1f3
+#   text hash     e13cf40d4a6e6599
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

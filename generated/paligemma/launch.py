@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  11d55bae5132e075
-#   text hash     00b7505edef4c382
+#   content hash  e8a6c8e6c26bf1f3
+#   text hash     7a5273e2162006b9
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  11d55bae5132e075
-#   text hash     af6f32bf2a6cb84c
+#   content hash  e8a6c8e6c26bf1f3
+#   text hash     45bbc65ab43605c8
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4615f2e65b48833d
-#   text hash     4710140073f9ba9c
+#   content hash  792fbdc65e0016bd
+#   text hash     e6a36fc0097bd5da
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

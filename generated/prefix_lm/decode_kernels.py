@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4615f2e65b48833d
-#   text hash     e16372108f26a226
+#   content hash  792fbdc65e0016bd
+#   text hash     dce963144cb331b1
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

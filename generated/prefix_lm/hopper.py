@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4615f2e65b48833d
-#   text hash     d3ac0d7f8656fb08
+#   content hash  792fbdc65e0016bd
+#   text hash     82f8fab34569a26d
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4615f2e65b48833d
-#   text hash     ac02fe6733f42aad
+#   content hash  792fbdc65e0016bd
+#   text hash     2f117b8179f1b26c
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

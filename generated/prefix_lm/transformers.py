@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4615f2e65b48833d
-#   text hash     451958c60142580c
+#   content hash  792fbdc65e0016bd
+#   text hash     0c99a40b7459dd1b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

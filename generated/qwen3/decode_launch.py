@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  746a1eb4e747a1d3
-#   text hash     5a92c801b0ccf305
+#   content hash  34d9820924f15436
+#   text hash     2c519dadf0383f09
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

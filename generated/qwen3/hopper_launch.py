@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  746a1eb4e747a1d3
-#   text hash     9a2d13cec98d97e9
+#   content hash  34d9820924f15436
+#   text hash     c16b2eb82b0db0d8
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py gets."""
 

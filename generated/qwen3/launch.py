@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  746a1eb4e747a1d3
-#   text hash     4a57211e329cbdc8
+#   content hash  34d9820924f15436
+#   text hash     5f361bbcb9500774
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  746a1eb4e747a1d3
-#   text hash     403524237b6003f4
+#   content hash  34d9820924f15436
+#   text hash     4575433b65441d8c
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  746a1eb4e747a1d3
-#   text hash     cca3bdaeb3d0fa39
+#   content hash  34d9820924f15436
+#   text hash     b3042b9c4711c6b6
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  662da1b9bc3466ad
-#   text hash     72577fc43a965ba0
+#   content hash  d7c40a55c5b01b48
+#   text hash     af29ac33a000975c
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

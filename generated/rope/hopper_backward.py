@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  662da1b9bc3466ad
-#   text hash     3033488cb9cb4058
+#   content hash  d7c40a55c5b01b48
+#   text hash     d1a6e53ef04c69f7
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  662da1b9bc3466ad
-#   text hash     5d08d8ec391bac77
+#   content hash  d7c40a55c5b01b48
+#   text hash     6ed252ced7e68b66
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

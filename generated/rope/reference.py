@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  662da1b9bc3466ad
-#   text hash     c89fee2a8c31f728
+#   content hash  d7c40a55c5b01b48
+#   text hash     f86254772c001dff
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  662da1b9bc3466ad
-#   text hash     601f092377593137
+#   content hash  d7c40a55c5b01b48
+#   text hash     8c7664d7359db6e9
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

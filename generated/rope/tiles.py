@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  662da1b9bc3466ad
-#   text hash     0932fe42312fa4f8
+#   content hash  d7c40a55c5b01b48
+#   text hash     1454c165d42eee1e
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

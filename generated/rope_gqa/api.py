@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f4635978e8747e7a
-#   text hash     b56a81e7221dc403
+#   content hash  83174c0ba93d17b8
+#   text hash     8769bc4479e39e9a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f4635978e8747e7a
-#   text hash     fa38593fd081c879
+#   content hash  83174c0ba93d17b8
+#   text hash     a27d0fd93ceb4f8f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

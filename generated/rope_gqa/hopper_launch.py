@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f4635978e8747e7a
-#   text hash     f19dd0915b4cdcc9
+#   content hash  83174c0ba93d17b8
+#   text hash     0bd36395afaeb2f3
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py gets."""
 

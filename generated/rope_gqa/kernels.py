@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f4635978e8747e7a
-#   text hash     e22a73ffe7c3b8ea
+#   content hash  83174c0ba93d17b8
+#   text hash     e65ee0ee5e365773
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

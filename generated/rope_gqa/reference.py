@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f4635978e8747e7a
-#   text hash     30337af4df0a070b
+#   content hash  83174c0ba93d17b8
+#   text hash     b0f3c6c1fff92320
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

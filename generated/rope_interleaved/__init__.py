@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c40fab43fea36c50
-#   text hash     479fa1f227b4e865
+#   content hash  6aa27d74069cf070
+#   text hash     988da2674891ebfe
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c40fab43fea36c50
-#   text hash     2a3c2617e9945d00
+#   content hash  6aa27d74069cf070
+#   text hash     449e164cacb428cd
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

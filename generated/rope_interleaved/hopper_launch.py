@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c40fab43fea36c50
-#   text hash     869f8e6407da68c3
+#   content hash  6aa27d74069cf070
+#   text hash     6c27f5f94154b65e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c40fab43fea36c50
-#   text hash     508b57a7640fbe50
+#   content hash  6aa27d74069cf070
+#   text hash     b6cb60490f88783b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c40fab43fea36c50
-#   text hash     e52bb38918a47083
+#   content hash  6aa27d74069cf070
+#   text hash     79065ec4caff90d5
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

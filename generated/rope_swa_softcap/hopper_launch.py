@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4f806125bd3b748d
-#   text hash     11102c735f1dbbd5
+#   content hash  f61821a4b7f43238
+#   text hash     b710b2b8a27abbf6
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

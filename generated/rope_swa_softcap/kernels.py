@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4f806125bd3b748d
-#   text hash     1d7944a20c00265f
+#   content hash  f61821a4b7f43238
+#   text hash     65198f0de7c80f65
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

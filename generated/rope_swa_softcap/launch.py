@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4f806125bd3b748d
-#   text hash     64adba25a556cc37
+#   content hash  f61821a4b7f43238
+#   text hash     6fdec13a9456d278
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4f806125bd3b748d
-#   text hash     a89c9ba319702ceb
+#   content hash  f61821a4b7f43238
+#   text hash     f5d540a6d1521593
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

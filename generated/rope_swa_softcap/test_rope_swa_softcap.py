@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4f806125bd3b748d
-#   text hash     9c0b1e87a4aae475
+#   content hash  f61821a4b7f43238
+#   text hash     c6004ec0d0edb7ea
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  aa16694b528bcf99
-#   text hash     9d4805c197fd6961
+#   content hash  e6d51894622b9274
+#   text hash     72c9fbfa5c068e66
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

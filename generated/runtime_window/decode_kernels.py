@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  aa16694b528bcf99
-#   text hash     e62e033236bbc054
+#   content hash  e6d51894622b9274
+#   text hash     ec534ac70332053a
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

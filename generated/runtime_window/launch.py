@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  aa16694b528bcf99
-#   text hash     90696144f2a39de4
+#   content hash  e6d51894622b9274
+#   text hash     b99feb446cb933bf
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

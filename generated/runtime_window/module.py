@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  aa16694b528bcf99
-#   text hash     60bee2cef4fa76cd
+#   content hash  e6d51894622b9274
+#   text hash     29c3ca52274e82e4
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

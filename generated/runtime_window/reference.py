@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  aa16694b528bcf99
-#   text hash     497914518be6183e
+#   content hash  e6d51894622b9274
+#   text hash     fdb3d07d75caa7fa
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b6d1244183c647f6
-#   text hash     cd08f4cf8b60f92d
+#   content hash  dcaa23fa0012d313
+#   text hash     79f4824ba0176963
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

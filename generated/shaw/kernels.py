@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b6d1244183c647f6
-#   text hash     a060c65ef9890fea
+#   content hash  dcaa23fa0012d313
+#   text hash     1e77ed969c9777df
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b6d1244183c647f6
-#   text hash     66508fc98a7f9557
+#   content hash  dcaa23fa0012d313
+#   text hash     f6e453110d40c53f
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

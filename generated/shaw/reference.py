@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b6d1244183c647f6
-#   text hash     b2a388af35ab66dd
+#   content hash  dcaa23fa0012d313
+#   text hash     508f9c52ac99d21d
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b6d1244183c647f6
-#   text hash     7fba6fa14dc223d4
+#   content hash  dcaa23fa0012d313
+#   text hash     8499dde381434e09
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  aa919d488e913f72
-#   text hash     113c42a6f845dc35
+#   content hash  fc0d16f4e318ca8b
+#   text hash     e87a370aeace8efe
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

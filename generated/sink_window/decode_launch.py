@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  aa919d488e913f72
-#   text hash     634d623f442d7008
+#   content hash  fc0d16f4e318ca8b
+#   text hash     df7c13d14a102ad8
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  aa919d488e913f72
-#   text hash     b0fc2b7456df6953
+#   content hash  fc0d16f4e318ca8b
+#   text hash     96ddd2798ef9804e
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

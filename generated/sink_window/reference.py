@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  aa919d488e913f72
-#   text hash     a615171c2115e4a3
+#   content hash  fc0d16f4e318ca8b
+#   text hash     23bdedb610e2dd51
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  aa919d488e913f72
-#   text hash     91f0b537c6f1e69a
+#   content hash  fc0d16f4e318ca8b
+#   text hash     8feecf2a0731b21f
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

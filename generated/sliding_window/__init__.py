@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  15285fec5a655da2
-#   text hash     dfeb883c19cbba02
+#   content hash  47925b21cb869a3c
+#   text hash     f75b2ff557ddd12b
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  15285fec5a655da2
-#   text hash     d2941b8b10a88215
+#   content hash  47925b21cb869a3c
+#   text hash     c0fea5e2b98ae3e3
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

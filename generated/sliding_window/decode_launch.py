@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  15285fec5a655da2
-#   text hash     74eb3abba3d9507a
+#   content hash  47925b21cb869a3c
+#   text hash     14144e0eb6c582a0
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

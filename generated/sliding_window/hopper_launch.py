@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  15285fec5a655da2
-#   text hash     b532e49248e9927a
+#   content hash  47925b21cb869a3c
+#   text hash     793197251105e80b
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  15285fec5a655da2
-#   text hash     0e0007d0bd954053
+#   content hash  47925b21cb869a3c
+#   text hash     faf865c166b0365c
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  405d8a4766256ba2
-#   text hash     e93c9c2044973054
+#   content hash  1fa889c8a9a32f47
+#   text hash     a0e61f0962864bac
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  405d8a4766256ba2
-#   text hash     630532c708d33cca
+#   content hash  1fa889c8a9a32f47
+#   text hash     02fba80ec65e5fdd
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  405d8a4766256ba2
-#   text hash     4a7d100f052b062e
+#   content hash  1fa889c8a9a32f47
+#   text hash     b855b25003457bdb
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

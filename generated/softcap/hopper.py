@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  405d8a4766256ba2
-#   text hash     2a47804b9b8fc369
+#   content hash  1fa889c8a9a32f47
+#   text hash     2d57aea1495e18ed
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  405d8a4766256ba2
-#   text hash     30a330a23698cd73
+#   content hash  1fa889c8a9a32f47
+#   text hash     1c3e86a8e644bf0a
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  bf4dcb416679c0fc
-#   text hash     38404f7e24173187
+#   content hash  91d0382cf33a2847
+#   text hash     20174dfd012add35
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

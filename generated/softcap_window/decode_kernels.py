@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  bf4dcb416679c0fc
-#   text hash     c289241b6700942c
+#   content hash  91d0382cf33a2847
+#   text hash     16971938fa802598
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  bf4dcb416679c0fc
-#   text hash     382b9a953003a406
+#   content hash  91d0382cf33a2847
+#   text hash     0fc992bbc5d93df3
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  bf4dcb416679c0fc
-#   text hash     3e96b56fce1daaa9
+#   content hash  91d0382cf33a2847
+#   text hash     dbaae3cc3189c8b2
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

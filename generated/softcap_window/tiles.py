@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  bf4dcb416679c0fc
-#   text hash     07b5e6837cc48456
+#   content hash  91d0382cf33a2847
+#   text hash     f0a05692a9e6f856
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

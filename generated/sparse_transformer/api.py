@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  57b810301cf269ff
-#   text hash     76013e5865563660
+#   content hash  c52b593937ce7c29
+#   text hash     3114529ff2dcf9c1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  57b810301cf269ff
-#   text hash     b2d7477d7e7161c0
+#   content hash  c52b593937ce7c29
+#   text hash     dc264ba67e601125
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

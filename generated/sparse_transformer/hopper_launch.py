@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  57b810301cf269ff
-#   text hash     ccfc761538b5cb09
+#   content hash  c52b593937ce7c29
+#   text hash     bed242570fabd422
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

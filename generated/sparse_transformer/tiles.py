@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  57b810301cf269ff
-#   text hash     6e6a7329ae28dda5
+#   content hash  c52b593937ce7c29
+#   text hash     10ed8954b664e052
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

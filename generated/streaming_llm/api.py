@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  32c8f316605b8084
-#   text hash     90885b9e89f6c2e2
+#   content hash  f31db65f1cbac0df
+#   text hash     4d862126f79da88c
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

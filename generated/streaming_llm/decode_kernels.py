@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  32c8f316605b8084
-#   text hash     36e11908838b8869
+#   content hash  f31db65f1cbac0df
+#   text hash     3b76deb101c02fde
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

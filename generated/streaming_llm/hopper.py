@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  32c8f316605b8084
-#   text hash     b855e5552037ed9d
+#   content hash  f31db65f1cbac0df
+#   text hash     5defda74ecf3a946
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  32c8f316605b8084
-#   text hash     e643f5e50339b530
+#   content hash  f31db65f1cbac0df
+#   text hash     1cfb561ce27e7ad5
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  32c8f316605b8084
-#   text hash     c3f53d8e43fa57ad
+#   content hash  f31db65f1cbac0df
+#   text hash     404aca6413eedd35
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

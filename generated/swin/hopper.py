@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0aa040e1dc8a7931
-#   text hash     d78ad849ef63486f
+#   content hash  dabaedc80f57d97f
+#   text hash     f028c25c0676abbc
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

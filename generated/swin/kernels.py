@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0aa040e1dc8a7931
-#   text hash     3dce897a4706df0e
+#   content hash  dabaedc80f57d97f
+#   text hash     3a133cfd1027614a
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

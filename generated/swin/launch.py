@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0aa040e1dc8a7931
-#   text hash     df0b9e12cf77b4b1
+#   content hash  dabaedc80f57d97f
+#   text hash     28d80eaa99a1565e
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

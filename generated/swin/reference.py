@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0aa040e1dc8a7931
-#   text hash     082138f60b1c8772
+#   content hash  dabaedc80f57d97f
+#   text hash     2544733aa76f1c8e
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

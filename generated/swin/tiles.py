@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0aa040e1dc8a7931
-#   text hash     279a485979410af5
+#   content hash  dabaedc80f57d97f
+#   text hash     56558f1fa8b980b9
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

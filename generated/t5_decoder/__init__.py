@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a8e77a4d7a4acdfc
-#   text hash     dc9a415182555c5f
+#   content hash  4c4df23c392a03fd
+#   text hash     1a2668ca9f7aee97
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

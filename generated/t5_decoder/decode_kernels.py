@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a8e77a4d7a4acdfc
-#   text hash     59ffaee9de6a942c
+#   content hash  4c4df23c392a03fd
+#   text hash     b5116f5f7dcef24a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a8e77a4d7a4acdfc
-#   text hash     e1eb212499bee8c7
+#   content hash  4c4df23c392a03fd
+#   text hash     8482b2ec489e9346
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a8e77a4d7a4acdfc
-#   text hash     5d16ad80f73a5eed
+#   content hash  4c4df23c392a03fd
+#   text hash     addea6bb7dad87b9
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a8e77a4d7a4acdfc
-#   text hash     0058f41bc1ab8eb0
+#   content hash  4c4df23c392a03fd
+#   text hash     dc3c776db15cc496
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  83cad5d5210cbd34
-#   text hash     a2906190b482473d
+#   content hash  06a8e8d9b93915f9
+#   text hash     f0ad6bbad3db39e5
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  83cad5d5210cbd34
-#   text hash     4850d21ded037872
+#   content hash  06a8e8d9b93915f9
+#   text hash     8832139aa7652f57
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  83cad5d5210cbd34
-#   text hash     580a019ad57da802
+#   content hash  06a8e8d9b93915f9
+#   text hash     7fa8e893c020e4ba
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

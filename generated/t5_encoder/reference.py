@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  83cad5d5210cbd34
-#   text hash     f673af2b912058aa
+#   content hash  06a8e8d9b93915f9
+#   text hash     236d9aa1046c081a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

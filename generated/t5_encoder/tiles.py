@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  83cad5d5210cbd34
-#   text hash     7c38f3d659a23aca
+#   content hash  06a8e8d9b93915f9
+#   text hash     91e6a76c95f4b5cf
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

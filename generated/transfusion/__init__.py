@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e701a711b833acd5
-#   text hash     5499bde77334e97e
+#   content hash  f9bd6d776e923a5c
+#   text hash     6173fd3fc1b9d1d9
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e701a711b833acd5
-#   text hash     d7e6eb4916cfcd2c
+#   content hash  f9bd6d776e923a5c
+#   text hash     5732b997925f1eeb
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py gets."""
 

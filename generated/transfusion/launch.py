@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e701a711b833acd5
-#   text hash     12c9b02fbd7ac854
+#   content hash  f9bd6d776e923a5c
+#   text hash     5020981c72280ab1
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

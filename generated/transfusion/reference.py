@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e701a711b833acd5
-#   text hash     e5747ca8a7f7179a
+#   content hash  f9bd6d776e923a5c
+#   text hash     4c5b646fb3e7fc91
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e701a711b833acd5
-#   text hash     d2711c98a6965aaa
+#   content hash  f9bd6d776e923a5c
+#   text hash     31d7692003d3212a
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

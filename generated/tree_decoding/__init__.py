@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  238b09c8508c3263
-#   text hash     627be82bef00f3aa
+#   content hash  e1af6399930821ac
+#   text hash     7122b5040730ae36
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

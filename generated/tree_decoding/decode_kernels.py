@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  238b09c8508c3263
-#   text hash     d3119bb3788f4fee
+#   content hash  e1af6399930821ac
+#   text hash     923460f623159544
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

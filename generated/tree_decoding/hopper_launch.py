@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  238b09c8508c3263
-#   text hash     f5f6b9ae79835a6e
+#   content hash  e1af6399930821ac
+#   text hash     3d3ccc92c060f30e
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py gets."""
 

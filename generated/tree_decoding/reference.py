@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  238b09c8508c3263
-#   text hash     2feccb653f44441c
+#   content hash  e1af6399930821ac
+#   text hash     3c1b47df41d8164b
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

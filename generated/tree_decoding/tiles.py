@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  238b09c8508c3263
-#   text hash     c9ff17c78d1ca456
+#   content hash  e1af6399930821ac
+#   text hash     ada8c7e714e3a94d
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  64dd871648f2f495
-#   text hash     12ffeb6343b856f0
+#   content hash  71d72adb884c9529
+#   text hash     ec076c52886fd158
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  64dd871648f2f495
-#   text hash     11a18d9e068b029c
+#   content hash  71d72adb884c9529
+#   text hash     1ca92be69ccdecee
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  64dd871648f2f495
-#   text hash     0609294772c45e42
+#   content hash  71d72adb884c9529
+#   text hash     2b6fee91903ef8e3
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  64dd871648f2f495
-#   text hash     d8460c53c46bf63a
+#   content hash  71d72adb884c9529
+#   text hash     3007d5bc0853969b
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

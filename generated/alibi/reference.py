@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  64dd871648f2f495
-#   text hash     1cd9e250b7ab9834
+#   content hash  71d72adb884c9529
+#   text hash     c3f6c52aa4f8163f
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

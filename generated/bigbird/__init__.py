@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3c31a8481f639666
-#   text hash     0d683a5263c789fb
+#   content hash  575aad270406d152
+#   text hash     463a62eed209d1ec
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

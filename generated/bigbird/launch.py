@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3c31a8481f639666
-#   text hash     496219e966f57a30
+#   content hash  575aad270406d152
+#   text hash     5d502988e9b064a4
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

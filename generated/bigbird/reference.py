@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3c31a8481f639666
-#   text hash     666c7988731f833f
+#   content hash  575aad270406d152
+#   text hash     4078af1bb0af5983
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3c31a8481f639666
-#   text hash     8630adb9877e9a74
+#   content hash  575aad270406d152
+#   text hash     f4df0dc1c9bded6e
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

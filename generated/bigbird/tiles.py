@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3c31a8481f639666
-#   text hash     d61b1004a22c2213
+#   content hash  575aad270406d152
+#   text hash     d316021a0b0ebd20
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

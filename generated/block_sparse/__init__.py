@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0a7e10b0d679f52c
-#   text hash     6540436225875e81
+#   content hash  2900d506c6ab6b3e
+#   text hash     36238b5dd9adba8a
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0a7e10b0d679f52c
-#   text hash     d3187132674906fe
+#   content hash  2900d506c6ab6b3e
+#   text hash     95ed3f2b151b4779
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0a7e10b0d679f52c
-#   text hash     310807102b00fe07
+#   content hash  2900d506c6ab6b3e
+#   text hash     09dc56464e24fb90
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

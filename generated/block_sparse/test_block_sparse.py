@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0a7e10b0d679f52c
-#   text hash     fc8b219be77e4ce7
+#   content hash  2900d506c6ab6b3e
+#   text hash     7271b47443d528f2
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

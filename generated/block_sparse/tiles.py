@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0a7e10b0d679f52c
-#   text hash     5165165e05fa3308
+#   content hash  2900d506c6ab6b3e
+#   text hash     025f504052b9674d
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

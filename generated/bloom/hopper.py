@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  96690e6b770fc576
-#   text hash     5d0b0f417d92bf80
+#   content hash  e2b08d7e21aaf15b
+#   text hash     92b9ff7da6385b00
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  96690e6b770fc576
-#   text hash     fbbeba19e4387919
+#   content hash  e2b08d7e21aaf15b
+#   text hash     f6433fc0cbe4fc98
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  96690e6b770fc576
-#   text hash     18909382989f3fc7
+#   content hash  e2b08d7e21aaf15b
+#   text hash     bd087d250a75b8c5
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

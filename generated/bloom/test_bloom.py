@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  96690e6b770fc576
-#   text hash     f42f3f4f5fde7e6e
+#   content hash  e2b08d7e21aaf15b
+#   text hash     fae2615c397e1492
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  96690e6b770fc576
-#   text hash     9947a9f31dec7745
+#   content hash  e2b08d7e21aaf15b
+#   text hash     09a767dd6b16c634
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

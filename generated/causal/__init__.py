@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  561f54f00629afa2
-#   text hash     b3a99a4e9d927f01
+#   content hash  0f6aa039d8b18a1a
+#   text hash     71a4666c1925fcee
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

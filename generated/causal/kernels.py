@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  561f54f00629afa2
-#   text hash     a03358d64b7059a3
+#   content hash  0f6aa039d8b18a1a
+#   text hash     1fc33417cd914593
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

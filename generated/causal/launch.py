@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  561f54f00629afa2
-#   text hash     e602d99ff5013d99
+#   content hash  0f6aa039d8b18a1a
+#   text hash     d538c3246c0006b1
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

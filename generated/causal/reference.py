@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  561f54f00629afa2
-#   text hash     a44c7759beb97a40
+#   content hash  0f6aa039d8b18a1a
+#   text hash     3281e0eef23ec94a
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

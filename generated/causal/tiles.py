@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  561f54f00629afa2
-#   text hash     08433fdc239d6b51
+#   content hash  0f6aa039d8b18a1a
+#   text hash     7dd146282e8e4e2d
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  561f54f00629afa2
-#   text hash     9f976d78ba2c62a4
+#   content hash  0f6aa039d8b18a1a
+#   text hash     a124545a28db6c1f
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  742ae3350736a4b4
-#   text hash     505d64213ea8f125
+#   content hash  e9c0f2a96606d9a6
+#   text hash     cfc5ae6ac673b6e2
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  742ae3350736a4b4
-#   text hash     f8d26097fb8795f7
+#   content hash  e9c0f2a96606d9a6
+#   text hash     8b25e83b8521d25d
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  742ae3350736a4b4
-#   text hash     b27402b8f0f9a0fd
+#   content hash  e9c0f2a96606d9a6
+#   text hash     a00cb350841abf2e
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

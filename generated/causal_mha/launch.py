@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  742ae3350736a4b4
-#   text hash     2d0057e282844536
+#   content hash  e9c0f2a96606d9a6
+#   text hash     f091d4f71724f910
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

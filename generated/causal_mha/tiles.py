@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  742ae3350736a4b4
-#   text hash     b73e86a5bf4434c1
+#   content hash  e9c0f2a96606d9a6
+#   text hash     a8cbd11baf3a5ec9
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

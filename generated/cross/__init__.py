@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7755ce0147680ab3
-#   text hash     08a165626141aa6d
+#   content hash  489b4167d4f0d976
+#   text hash     483503bddc613fae
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

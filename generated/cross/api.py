@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7755ce0147680ab3
-#   text hash     d7f04be2bb050a21
+#   content hash  489b4167d4f0d976
+#   text hash     d0b44a0fc355f5b1
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7755ce0147680ab3
-#   text hash     ad84a4b49e009860
+#   content hash  489b4167d4f0d976
+#   text hash     4eef00eddf986e4f
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

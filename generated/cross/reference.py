@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7755ce0147680ab3
-#   text hash     194fc9e2126e4558
+#   content hash  489b4167d4f0d976
+#   text hash     2933963eafef77b5
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

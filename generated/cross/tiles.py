@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7755ce0147680ab3
-#   text hash     54fdb0c07766ff70
+#   content hash  489b4167d4f0d976
+#   text hash     17313d6f0b1378e0
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

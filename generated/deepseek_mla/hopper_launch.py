@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5eee327c210f41a0
-#   text hash     8d032e53fce2d2cc
+#   content hash  5a4b4650ea6106f3
+#   text hash     116851374f9e9c1a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py gets."""
 

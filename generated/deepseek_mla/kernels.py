@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5eee327c210f41a0
-#   text hash     facf7b3abfe379d4
+#   content hash  5a4b4650ea6106f3
+#   text hash     81dabfc57aee5a8f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

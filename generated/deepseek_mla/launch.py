@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5eee327c210f41a0
-#   text hash     c3d302f6e480d580
+#   content hash  5a4b4650ea6106f3
+#   text hash     9eae6be274bc44eb
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5eee327c210f41a0
-#   text hash     4b639ae09697edd3
+#   content hash  5a4b4650ea6106f3
+#   text hash     0fa0065fa4cd069b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

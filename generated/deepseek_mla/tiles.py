@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5eee327c210f41a0
-#   text hash     8a83e8780297e37b
+#   content hash  5a4b4650ea6106f3
+#   text hash     b57efbb0404801d6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d50271c4f74e7d8f
-#   text hash     d219be8ed140cc9f
+#   content hash  6a447fec06d2a88d
+#   text hash     0f205313e62cba1e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d50271c4f74e7d8f
-#   text hash     e1e357f7a837ca66
+#   content hash  6a447fec06d2a88d
+#   text hash     5b9c0eef709c6b95
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

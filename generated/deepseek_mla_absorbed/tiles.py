@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d50271c4f74e7d8f
-#   text hash     048a07c2391ebeee
+#   content hash  6a447fec06d2a88d
+#   text hash     5cd32976d48d0e84
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

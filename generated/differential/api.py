@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d991d69f04e89a53
-#   text hash     6a4ffc88c30cff9f
+#   content hash  84f0e796053cdf43
+#   text hash     f82b3f3a34cdb4cb
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

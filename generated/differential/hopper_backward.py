@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d991d69f04e89a53
-#   text hash     d691915d601bde3f
+#   content hash  84f0e796053cdf43
+#   text hash     abab7ed2cdd1f5a0
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

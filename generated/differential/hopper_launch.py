@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d991d69f04e89a53
-#   text hash     f8d65442a6d7f9a3
+#   content hash  84f0e796053cdf43
+#   text hash     b32de4abe3ef6ac4
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py gets."""
 

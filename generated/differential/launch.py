@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d991d69f04e89a53
-#   text hash     5211dcbea2ffe687
+#   content hash  84f0e796053cdf43
+#   text hash     bd9a1cc0a60b75dc
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

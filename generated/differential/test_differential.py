@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d991d69f04e89a53
-#   text hash     5123b3c4f6e12c70
+#   content hash  84f0e796053cdf43
+#   text hash     8c16e70f3e0fb44d
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

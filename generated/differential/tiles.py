@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d991d69f04e89a53
-#   text hash     2668e45aa432d2ae
+#   content hash  84f0e796053cdf43
+#   text hash     db5cf7925c48bcc8
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  df97b7a56ace98d9
-#   text hash     fa479a4eaa895f87
+#   content hash  2912adc611502479
+#   text hash     207170035372af46
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  df97b7a56ace98d9
-#   text hash     5028615bda8fda6a
+#   content hash  2912adc611502479
+#   text hash     6d6db543c1999bea
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  df97b7a56ace98d9
-#   text hash     9738bc9218b8a8cd
+#   content hash  2912adc611502479
+#   text hash     848e0b71f233cc1e
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  df97b7a56ace98d9
-#   text hash     dc435adea142e67d
+#   content hash  2912adc611502479
+#   text hash     8e3bc6d7b9d96579
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  df97b7a56ace98d9
-#   text hash     e64adf00e9d67b92
+#   content hash  2912adc611502479
+#   text hash     9350505df127ce9a
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5ce6e55362c1ded5
-#   text hash     ffd098c81447be84
+#   content hash  6e203467a95afbde
+#   text hash     4f8b63a46a29e440
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5ce6e55362c1ded5
-#   text hash     1fc9013b9b0dc567
+#   content hash  6e203467a95afbde
+#   text hash     2ecd090f851ff73a
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5ce6e55362c1ded5
-#   text hash     849f950f23040f33
+#   content hash  6e203467a95afbde
+#   text hash     46573d8d9957c46e
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c86467cd6d990883
-#   text hash     77c82d26ca03063c
+#   content hash  2bda2889ec8857b3
+#   text hash     2dadd74fa0bcdeaf
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c86467cd6d990883
-#   text hash     e1723bb6063a66db
+#   content hash  2bda2889ec8857b3
+#   text hash     a6d47065a4173123
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c86467cd6d990883
-#   text hash     8828a945d11229ed
+#   content hash  2bda2889ec8857b3
+#   text hash     77db0651852d0c8a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

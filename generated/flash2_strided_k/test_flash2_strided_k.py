@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c86467cd6d990883
-#   text hash     0723165e8e4628ee
+#   content hash  2bda2889ec8857b3
+#   text hash     e980a5661a36a3cc
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

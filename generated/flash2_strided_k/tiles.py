@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c86467cd6d990883
-#   text hash     0517bc81204a61bc
+#   content hash  2bda2889ec8857b3
+#   text hash     93f7aa0576c07c2b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  06576be7f94d2e99
-#   text hash     33f43f4227b04321
+#   content hash  3a19b5f6ebea3b60
+#   text hash     a56b8299e26f3476
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  06576be7f94d2e99
-#   text hash     b3f3aeb918fb27f2
+#   content hash  3a19b5f6ebea3b60
+#   text hash     a77743fea67fe7e2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

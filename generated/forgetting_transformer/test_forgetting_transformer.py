@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  06576be7f94d2e99
-#   text hash     d7d7d9a842d38b9a
+#   content hash  3a19b5f6ebea3b60
+#   text hash     53fbddc1558813e5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

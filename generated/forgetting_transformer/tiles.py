@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  06576be7f94d2e99
-#   text hash     b741d2493e9390b7
+#   content hash  3a19b5f6ebea3b60
+#   text hash     a430b59686fb7924
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

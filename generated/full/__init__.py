@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7eeffd000e6431ae
-#   text hash     a9e22b8f137e574b
+#   content hash  6e1a5f955908bbdc
+#   text hash     3d446c5968f2d6ca
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7eeffd000e6431ae
-#   text hash     1aeceb0377f1ef3b
+#   content hash  6e1a5f955908bbdc
+#   text hash     f21fbef14759c564
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7eeffd000e6431ae
-#   text hash     64f262ad9b844ab8
+#   content hash  6e1a5f955908bbdc
+#   text hash     86fb01a6ecf693b3
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

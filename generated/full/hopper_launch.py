@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7eeffd000e6431ae
-#   text hash     f179c5eea87a922b
+#   content hash  6e1a5f955908bbdc
+#   text hash     88f48000dbef72e7
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

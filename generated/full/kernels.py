@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7eeffd000e6431ae
-#   text hash     7303de6739c8941f
+#   content hash  6e1a5f955908bbdc
+#   text hash     e401818905a17895
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

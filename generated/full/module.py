@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7eeffd000e6431ae
-#   text hash     b8af2fa9bd11c1a8
+#   content hash  6e1a5f955908bbdc
+#   text hash     ee1e8d95528116ec
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

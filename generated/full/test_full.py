@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7eeffd000e6431ae
-#   text hash     9e001ee8ba706b6d
+#   content hash  6e1a5f955908bbdc
+#   text hash     dd5f2312e756d1ed
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

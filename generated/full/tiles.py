@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7eeffd000e6431ae
-#   text hash     07a53999247f7b7a
+#   content hash  6e1a5f955908bbdc
+#   text hash     f26ebc014f2ecec6
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b3bfd8b3d0ed3f59
-#   text hash     d6fd4b40e2144270
+#   content hash  f71845f34a42508f
+#   text hash     a11f1152770da340
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

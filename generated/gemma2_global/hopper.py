@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b3bfd8b3d0ed3f59
-#   text hash     44427a4b1de33341
+#   content hash  f71845f34a42508f
+#   text hash     36d02e0c14c4c63e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

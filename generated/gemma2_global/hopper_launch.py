@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b3bfd8b3d0ed3f59
-#   text hash     9ce24135ec7e7492
+#   content hash  f71845f34a42508f
+#   text hash     903c6c70c6c74110
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py gets."""
 

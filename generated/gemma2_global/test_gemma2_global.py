@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b3bfd8b3d0ed3f59
-#   text hash     ba178288105eda15
+#   content hash  f71845f34a42508f
+#   text hash     141c50bb0058443b
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b3bfd8b3d0ed3f59
-#   text hash     4a6d97000f7b27bf
+#   content hash  f71845f34a42508f
+#   text hash     7901f41171a67aac
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

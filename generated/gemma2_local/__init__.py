@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  191c1aebb0376e02
-#   text hash     34ee5013c0e9c8c7
+#   content hash  1933317d092063f8
+#   text hash     e2cc10ba29986a1d
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

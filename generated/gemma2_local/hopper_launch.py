@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  191c1aebb0376e02
-#   text hash     49e2b1572d2cef9e
+#   content hash  1933317d092063f8
+#   text hash     96764fc1c77932ca
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py gets."""
 

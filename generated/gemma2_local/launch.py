@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  191c1aebb0376e02
-#   text hash     95a8e32a3bd798af
+#   content hash  1933317d092063f8
+#   text hash     a19100b73210866e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

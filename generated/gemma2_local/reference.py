@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  191c1aebb0376e02
-#   text hash     98c97b728f918950
+#   content hash  1933317d092063f8
+#   text hash     bb5b66e42fd0eb5f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  191c1aebb0376e02
-#   text hash     734308f6f691985b
+#   content hash  1933317d092063f8
+#   text hash     0cd87282fc7c7b1f
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

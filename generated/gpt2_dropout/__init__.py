@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6334a05dfbd5135b
-#   text hash     7723214bd352faf9
+#   content hash  8f5904d8c23fca1b
+#   text hash     eca7b21996f4a746
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

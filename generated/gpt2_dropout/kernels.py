@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6334a05dfbd5135b
-#   text hash     892fe47f030ac977
+#   content hash  8f5904d8c23fca1b
+#   text hash     064174ed50b611c6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

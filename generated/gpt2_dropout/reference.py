@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6334a05dfbd5135b
-#   text hash     609fe8a90c07774a
+#   content hash  8f5904d8c23fca1b
+#   text hash     e5fbc45eea89a33f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6334a05dfbd5135b
-#   text hash     98fca137cd27222c
+#   content hash  8f5904d8c23fca1b
+#   text hash     5bb1e487632444ee
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

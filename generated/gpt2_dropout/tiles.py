@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6334a05dfbd5135b
-#   text hash     7377ce41860c4def
+#   content hash  8f5904d8c23fca1b
+#   text hash     0da61c54d0b4edcf
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4cd7e04c8d2f9181
-#   text hash     7657927a18428a45
+#   content hash  ac48f925a001e6d0
+#   text hash     8e15a69fd7999638
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

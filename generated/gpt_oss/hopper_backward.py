@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4cd7e04c8d2f9181
-#   text hash     39791be02284a22a
+#   content hash  ac48f925a001e6d0
+#   text hash     d7e0db8a4d55424d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4cd7e04c8d2f9181
-#   text hash     e625e025b9ab771d
+#   content hash  ac48f925a001e6d0
+#   text hash     076fa0d84c461d01
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4cd7e04c8d2f9181
-#   text hash     d4c6f5f25c556cad
+#   content hash  ac48f925a001e6d0
+#   text hash     ce85d8af535affc5
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4cd7e04c8d2f9181
-#   text hash     526aed07c6ee0d96
+#   content hash  ac48f925a001e6d0
+#   text hash     9896c69ff228d658
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

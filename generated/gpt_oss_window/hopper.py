@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a0087cce8fdffccd
-#   text hash     25a3f021ad1ab690
+#   content hash  4cc6ace87efd4263
+#   text hash     eadabdf13e5fe73e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a0087cce8fdffccd
-#   text hash     909ed82cddfac536
+#   content hash  4cc6ace87efd4263
+#   text hash     1ddd56cf84bba279
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

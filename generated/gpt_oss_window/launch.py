@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a0087cce8fdffccd
-#   text hash     eabb2c376e549eb7
+#   content hash  4cc6ace87efd4263
+#   text hash     d7e99eb51bc803a0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

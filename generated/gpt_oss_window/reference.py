@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a0087cce8fdffccd
-#   text hash     5a14e601e1ff5835
+#   content hash  4cc6ace87efd4263
+#   text hash     66c41fe2e323042e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a0087cce8fdffccd
-#   text hash     59a087ad79413ea5
+#   content hash  4cc6ace87efd4263
+#   text hash     ad958f8b8f84b53f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7f7bda8304ed271f
-#   text hash     04ffda505f802702
+#   content hash  64342fe5dd4368fc
+#   text hash     b3a53b6edfc8da6f
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7f7bda8304ed271f
-#   text hash     f5d34653c2efef2f
+#   content hash  64342fe5dd4368fc
+#   text hash     55a305ad4cb0e5b0
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

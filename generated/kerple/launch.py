@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7f7bda8304ed271f
-#   text hash     7d9a7f4069c08dbc
+#   content hash  64342fe5dd4368fc
+#   text hash     99f3433fb757a66a
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

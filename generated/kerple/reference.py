@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7f7bda8304ed271f
-#   text hash     0c4bfa76b86247c1
+#   content hash  64342fe5dd4368fc
+#   text hash     74ead6628cdabec6
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

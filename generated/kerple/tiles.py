@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7f7bda8304ed271f
-#   text hash     732a36333861dddf
+#   content hash  64342fe5dd4368fc
+#   text hash     a3f24dcf8954cc1a
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

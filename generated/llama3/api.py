@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ad7083918149873d
-#   text hash     ae29bd4d18dca755
+#   content hash  5921fc94f9c70a91
+#   text hash     52b5e7095b77190c
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ad7083918149873d
-#   text hash     3a808d39e78d6e50
+#   content hash  5921fc94f9c70a91
+#   text hash     419d613aec22d838
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ad7083918149873d
-#   text hash     242d3017b78cfb93
+#   content hash  5921fc94f9c70a91
+#   text hash     af7ed7db8c0c6c85
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ad7083918149873d
-#   text hash     92a8df0ac270c571
+#   content hash  5921fc94f9c70a91
+#   text hash     9fb4b2e88cdd5362
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

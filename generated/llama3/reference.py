@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ad7083918149873d
-#   text hash     4f55a118e640efc8
+#   content hash  5921fc94f9c70a91
+#   text hash     885b98f72f45547c
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  282243c15e9aa0ad
-#   text hash     ffd0e30c1bc895c3
+#   content hash  ad982dfdf3cff03a
+#   text hash     683f1777d79d0361
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  282243c15e9aa0ad
-#   text hash     d818a43b2ee23872
+#   content hash  ad982dfdf3cff03a
+#   text hash     6aff6d504d750866
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

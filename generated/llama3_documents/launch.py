@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  282243c15e9aa0ad
-#   text hash     c51abb4b796eb97a
+#   content hash  ad982dfdf3cff03a
+#   text hash     8edc0b61b3f436ad
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  282243c15e9aa0ad
-#   text hash     ce76a250625a6bcb
+#   content hash  ad982dfdf3cff03a
+#   text hash     38619a22b5bf1ffc
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  282243c15e9aa0ad
-#   text hash     113fabeae9413b3f
+#   content hash  ad982dfdf3cff03a
+#   text hash     74f4706df86021e3
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

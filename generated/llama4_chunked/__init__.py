@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cfa107611897a3f3
-#   text hash     0e3973f6e47db0f1
+#   content hash  f690e3fcf28da00b
+#   text hash     c78ebb58efa43c89
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

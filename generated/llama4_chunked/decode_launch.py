@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cfa107611897a3f3
-#   text hash     e8803d3d75629c4b
+#   content hash  f690e3fcf28da00b
+#   text hash     5c69ebe9e2233fde
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cfa107611897a3f3
-#   text hash     0f51dcdb54ab6bea
+#   content hash  f690e3fcf28da00b
+#   text hash     ffe1fe3614a80374
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

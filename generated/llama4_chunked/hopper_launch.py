@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cfa107611897a3f3
-#   text hash     0c33c9e93efb11fe
+#   content hash  f690e3fcf28da00b
+#   text hash     ea763bdb8a493518
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py gets."""
 

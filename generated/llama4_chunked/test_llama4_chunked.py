@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cfa107611897a3f3
-#   text hash     98305c44f1d4a925
+#   content hash  f690e3fcf28da00b
+#   text hash     c4bbeff6af3bd6bb
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1773598fc9c71ba0
-#   text hash     86b55c0f0ef3e9bf
+#   content hash  fb3b834cabc82c52
+#   text hash     2bb28d7f60415d2e
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

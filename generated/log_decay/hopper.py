@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1773598fc9c71ba0
-#   text hash     7ef9fef2f21feef2
+#   content hash  fb3b834cabc82c52
+#   text hash     bfdd3733df8062d3
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

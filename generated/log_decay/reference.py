@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1773598fc9c71ba0
-#   text hash     75d7efe897fad8c0
+#   content hash  fb3b834cabc82c52
+#   text hash     30f58eee0550b934
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

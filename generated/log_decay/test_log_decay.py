@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1773598fc9c71ba0
-#   text hash     e02c4590b4175747
+#   content hash  fb3b834cabc82c52
+#   text hash     e839ea258001c0d7
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

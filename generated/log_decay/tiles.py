@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1773598fc9c71ba0
-#   text hash     7dfa0b719a28a807
+#   content hash  fb3b834cabc82c52
+#   text hash     98d41ed323834e03
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d2e2ccd917239fb2
-#   text hash     5c97cfdeb2b79386
+#   content hash  2a76cf13be45e8d8
+#   text hash     d0ede4709fa17adf
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d2e2ccd917239fb2
-#   text hash     a783cfa09128a0df
+#   content hash  2a76cf13be45e8d8
+#   text hash     176b552512d979ea
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d2e2ccd917239fb2
-#   text hash     efee16607e6eed24
+#   content hash  2a76cf13be45e8d8
+#   text hash     3f97090433432510
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

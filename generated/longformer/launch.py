@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d2e2ccd917239fb2
-#   text hash     e3368bf197bcd3f2
+#   content hash  2a76cf13be45e8d8
+#   text hash     054ccc10707881d5
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d2e2ccd917239fb2
-#   text hash     d6991fb549fa58fb
+#   content hash  2a76cf13be45e8d8
+#   text hash     a870129cb3741ea1
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

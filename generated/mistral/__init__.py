@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8d09a1584434659d
-#   text hash     12bd5ee3ea8830f6
+#   content hash  92382d7fa17f4b3e
+#   text hash     e90ea41f97157418
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8d09a1584434659d
-#   text hash     c5ba6c151824a1fb
+#   content hash  92382d7fa17f4b3e
+#   text hash     5394784d86ce1dc5
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -320,12 +320,15 @@ def join_splits(
         lse_ptr += tl.cast(b, tl.int64) * lse_stride_sequence + tl.cast(h, tl.int64) * lse_stride_head
     if cu_seqlens_q_ptr is not None:
         own_row = token + i
-        # rows behind the last sequence
-        for j in tl.range(tl.where(b == tl.num_programs(2) - 1, own_row + q_len, tokens), tokens, longest):
-            nobody = (tl.cast(j, tl.int64) * Hq + h) * DV
+        # rows of no sequence: before the first one, and behind this one's last
+        before, behind = tl.where(b == 0, token, 0), token + q_len
+        end = tl.where(b == tl.num_programs(2) - 1, tokens, tl.load(cu_seqlens_q_ptr + b + 1))
+        for j in tl.range(i, before + tl.maximum(tl.minimum(end, tokens) - behind, 0), longest):
+            place = nth_of(j, before, behind)
+            nobody = (tl.cast(place, tl.int64) * Hq + h) * DV
             tl.store(out_ptr + nobody + column, tl.zeros([BLOCK_DV], out_ptr.dtype.element_ty), mask=column < DV)
             if lse_ptr is not None:
-                tl.store(lse_ptr + j, float("-inf"))
+                tl.store(lse_ptr + place, float("-inf"))
     if i >= q_len:
         return
     row = (token + i).to(tl.int64) * Hq + h

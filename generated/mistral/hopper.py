@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8d09a1584434659d
-#   text hash     20f5d03876278382
+#   content hash  92382d7fa17f4b3e
+#   text hash     35d36859fde05ebe
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8d09a1584434659d
-#   text hash     60b2a2e59a6e3a4d
+#   content hash  92382d7fa17f4b3e
+#   text hash     d3a95b11b9d3e2d3
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py gets."""
 

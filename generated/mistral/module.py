@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8d09a1584434659d
-#   text hash     204ebb2fc03e9625
+#   content hash  92382d7fa17f4b3e
+#   text hash     7f7851622d660e04
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

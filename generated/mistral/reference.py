@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8d09a1584434659d
-#   text hash     d23e558bdeb128d8
+#   content hash  92382d7fa17f4b3e
+#   text hash     ca87fed88ffd8ddb
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  13eb3b223a479f81
-#   text hash     8f2309482ed05ed2
+#   content hash  39e839441082e792
+#   text hash     455bd41912ae45ce
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  13eb3b223a479f81
-#   text hash     6daf3625778ac1a2
+#   content hash  39e839441082e792
+#   text hash     26780b9cff818585
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  13eb3b223a479f81
-#   text hash     6bb6525338133eae
+#   content hash  39e839441082e792
+#   text hash     5f1724dd35aee8d1
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  13eb3b223a479f81
-#   text hash     16c55c981e0f91c3
+#   content hash  39e839441082e792
+#   text hash     83505e8277802c63
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

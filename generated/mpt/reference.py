@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  13eb3b223a479f81
-#   text hash     e656fc1034ec4b95
+#   content hash  39e839441082e792
+#   text hash     17373c2a1aebf5fc
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  13eb3b223a479f81
-#   text hash     e17f3a8816209c74
+#   content hash  39e839441082e792
+#   text hash     0962d18146eec026
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2bb1fe319ef35204
-#   text hash     483b8101f0807b9a
+#   content hash  a7bb165acb1dc2cc
+#   text hash     39eb87cce804523c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py gets."""
 

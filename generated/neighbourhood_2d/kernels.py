@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2bb1fe319ef35204
-#   text hash     12ab3d92850e33ad
+#   content hash  a7bb165acb1dc2cc
+#   text hash     3332cc8ad8cadc9d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

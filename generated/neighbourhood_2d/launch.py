@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2bb1fe319ef35204
-#   text hash     9708a85a660c5d80
+#   content hash  a7bb165acb1dc2cc
+#   text hash     34b3cce28b73f1d1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2bb1fe319ef35204
-#   text hash     a6e7a1d3a3c03ca0
+#   content hash  a7bb165acb1dc2cc
+#   text hash     8f4df610e3c59dd0
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2bb1fe319ef35204
-#   text hash     ae108b2bb585f581
+#   content hash  a7bb165acb1dc2cc
+#   text hash     decd98c7a1419bbf
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

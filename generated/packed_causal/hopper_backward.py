@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  50b3c8957ef23517
-#   text hash     fe58c01dac3c3c4f
+#   content hash  99c4eac7d48edcd3
+#   text hash     16c06e76282c9c63
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

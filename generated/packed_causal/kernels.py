@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  50b3c8957ef23517
-#   text hash     477318f53fc35791
+#   content hash  99c4eac7d48edcd3
+#   text hash     efd35fa8e2fd58f4
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  50b3c8957ef23517
-#   text hash     51acb5574c5519c0
+#   content hash  99c4eac7d48edcd3
+#   text hash     d6a26780fbbb483c
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  50b3c8957ef23517
-#   text hash     5d472d299578bc50
+#   content hash  99c4eac7d48edcd3
+#   text hash     a353663cce46ab40
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  50b3c8957ef23517
-#   text hash     1d87a42cf42d29db
+#   content hash  99c4eac7d48edcd3
+#   text hash     ac3443a13476666c
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

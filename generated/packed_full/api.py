@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5113fed8c9a0311c
-#   text hash     a39133ee4805eddd
+#   content hash  99ebca5e6abeaf30
+#   text hash     7a6748f5bcf15ab2
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/tests/checks.py.jinja
-#   content hash  4ba2b3c41438f8d4
-#   text hash     89141909f16d2930
+#   content hash  445e43cef73dd8e6
+#   text hash     e80dfe72e147c3fc
 #   render with   attnforge render SPEC
 """What suites check and by which rule; what is a variant's own stands in the test file beside it.
 
@@ -935,7 +935,7 @@ class TestPacked:
     def test_a_sequence_ends_at_the_longest_length_told(self, variant, longest, monkeypatch):
         from . import arguments
 
-        monkeypatch.setattr(arguments, "_check_cuts", lambda *_: None)
+        monkeypatch.setattr(arguments, "check_cuts", lambda *_: None)
         changes, case = {"max_seqlen_q": longest, "max_seqlen_k": longest}, replace(variant.small, **LOOSE)
         variant.check(case, **changes)
         for name, x in run_on_nan(variant, variant.make_inputs(case) | changes).items():
@@ -947,7 +947,7 @@ class TestPacked:
     def test_wrong_cuts_stay_within_the_rows(self, variant, places, monkeypatch):
         from . import arguments
 
-        monkeypatch.setattr(arguments, "_check_cuts", lambda *_: None)
+        monkeypatch.setattr(arguments, "check_cuts", lambda *_: None)
         changes, case = cut(places) | {"max_seqlen_q": 148, "max_seqlen_k": 148}, replace(variant.small, **LOOSE)
         for name, x in run_on_nan(variant, variant.make_inputs(case) | changes).items():
             assert not x.isnan().any(), name

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5113fed8c9a0311c
-#   text hash     a4ffcf3337944dd4
+#   content hash  99ebca5e6abeaf30
+#   text hash     7b1afd3cd3534636
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py gets."""
 

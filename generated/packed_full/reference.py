@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5113fed8c9a0311c
-#   text hash     62f40e76959d380c
+#   content hash  99ebca5e6abeaf30
+#   text hash     2c1a62bf284a3a68
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

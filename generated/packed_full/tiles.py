@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5113fed8c9a0311c
-#   text hash     f9a4f29de8502034
+#   content hash  99ebca5e6abeaf30
+#   text hash     b5ee51778737daa0
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ca7abbc3d5c379c9
-#   text hash     86717311c8f3b451
+#   content hash  865ecfac967b897e
+#   text hash     6395f71e10624ec8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

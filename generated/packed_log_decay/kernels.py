@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ca7abbc3d5c379c9
-#   text hash     88392a7755a5efc9
+#   content hash  865ecfac967b897e
+#   text hash     7da87567bfa82a28
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ca7abbc3d5c379c9
-#   text hash     7fe34da7eb62b95b
+#   content hash  865ecfac967b897e
+#   text hash     3e524499320b81af
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ca7abbc3d5c379c9
-#   text hash     0c28bc31990c7fb5
+#   content hash  865ecfac967b897e
+#   text hash     e0468618188854ec
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ca7abbc3d5c379c9
-#   text hash     73a893fa09460fff
+#   content hash  865ecfac967b897e
+#   text hash     2f2720f27a32d786
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

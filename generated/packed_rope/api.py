@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1a69932f9cc4d790
-#   text hash     93ab40e96ebc588d
+#   content hash  36db0b027185b7fa
+#   text hash     411fbbf1f6dcd47b
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

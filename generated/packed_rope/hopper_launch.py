@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1a69932f9cc4d790
-#   text hash     d36d2db5b5c915fb
+#   content hash  36db0b027185b7fa
+#   text hash     10e8ab20b3bb446e
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1a69932f9cc4d790
-#   text hash     dfebc6c619b3aae7
+#   content hash  36db0b027185b7fa
+#   text hash     33646fca0b383330
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1a69932f9cc4d790
-#   text hash     11ff1bd3485d3d65
+#   content hash  36db0b027185b7fa
+#   text hash     2892016843e08fa0
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

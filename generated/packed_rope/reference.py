@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1a69932f9cc4d790
-#   text hash     034fd31db4ae1423
+#   content hash  36db0b027185b7fa
+#   text hash     f0c8cc5f1c2c71e0
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6dfeccdf546f038c
-#   text hash     935195f775a32417
+#   content hash  89406eb416c1782b
+#   text hash     48237835804610e9
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6dfeccdf546f038c
-#   text hash     c8dfea31956f6191
+#   content hash  89406eb416c1782b
+#   text hash     e6fd31ac09687059
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6dfeccdf546f038c
-#   text hash     134b4374c9b03f94
+#   content hash  89406eb416c1782b
+#   text hash     93fc6f1ae364cb59
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

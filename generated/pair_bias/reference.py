@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6dfeccdf546f038c
-#   text hash     34c18c5bc7eeec10
+#   content hash  89406eb416c1782b
+#   text hash     7444335b672edc7e
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6dfeccdf546f038c
-#   text hash     4e065de06547b5a1
+#   content hash  89406eb416c1782b
+#   text hash     bea1807191666fae
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e8a6c8e6c26bf1f3
-#   text hash     c457a91fd4cd0e9e
+#   content hash  b27b7b7410204991
+#   text hash     cd2d68f9f97b20f4
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

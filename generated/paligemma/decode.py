@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e8a6c8e6c26bf1f3
-#   text hash     fe55dbb1e44f2241
+#   content hash  b27b7b7410204991
+#   text hash     bd84705a7d82249d
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -139,10 +139,8 @@ def _attend(
             q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, cos=cos, sin=sin
         )
     # on a GPU a look at values would wait for it
-    if seq_lens.is_cpu and max(seq_lens.tolist(), default=0) > call.max_seqlen_k:
-        raise ValueError(
-            f"max_seqlen_k: expected at least the longest sequence's {max(seq_lens.tolist())}, got {call.max_seqlen_k}"
-        )
+    if seq_lens.is_cpu:
+        decode_arguments.check_values(call, q, seq_lens, cu_seqlens_q)
     scale = call.scale if scale is None else arguments.as_float("scale", scale)
     if workspace is None:
         workspace = q.new_empty(call.size, dtype=torch.float32)

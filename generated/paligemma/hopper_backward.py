@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e8a6c8e6c26bf1f3
-#   text hash     592f9cafe9fd6559
+#   content hash  b27b7b7410204991
+#   text hash     d79e2bd4d02a2b71
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e8a6c8e6c26bf1f3
-#   text hash     f6244f17fa585d01
+#   content hash  b27b7b7410204991
+#   text hash     05291d71d7a9eb61
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py gets."""
 

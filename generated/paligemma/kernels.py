@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e8a6c8e6c26bf1f3
-#   text hash     6102f3b3b07391cf
+#   content hash  b27b7b7410204991
+#   text hash     e5c10ff32a13e035
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e8a6c8e6c26bf1f3
-#   text hash     9fc92d3a248de3c6
+#   content hash  b27b7b7410204991
+#   text hash     21fce4edc6ff0398
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  792fbdc65e0016bd
-#   text hash     2f117b8179f1b26c
+#   content hash  16268cbd95bcc586
+#   text hash     96621712c4de4286
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  792fbdc65e0016bd
-#   text hash     96b7bdd7b7ce6003
+#   content hash  16268cbd95bcc586
+#   text hash     03a061684d0df86c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  792fbdc65e0016bd
-#   text hash     15df077c8b207d71
+#   content hash  16268cbd95bcc586
+#   text hash     74b8ad1fc136c096
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

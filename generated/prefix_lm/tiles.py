@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  792fbdc65e0016bd
-#   text hash     3b8f5d806d58d83f
+#   content hash  16268cbd95bcc586
+#   text hash     5e7fd74f21e21290
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

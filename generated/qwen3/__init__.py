@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  34d9820924f15436
-#   text hash     fbcc3a76b01b0cd6
+#   content hash  59624288777a6947
+#   text hash     83d2aeb8eedd8c98
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  34d9820924f15436
-#   text hash     c16b2eb82b0db0d8
+#   content hash  59624288777a6947
+#   text hash     840d82d386327a64
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  34d9820924f15436
-#   text hash     4d64364ab77f2263
+#   content hash  59624288777a6947
+#   text hash     3386b03c94a8c112
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  34d9820924f15436
-#   text hash     4575433b65441d8c
+#   content hash  59624288777a6947
+#   text hash     714e8b8fe1149ee1
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

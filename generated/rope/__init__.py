@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d7c40a55c5b01b48
-#   text hash     a2cd442ede5d2ae9
+#   content hash  0d2c2ddc55b00ec8
+#   text hash     5d21b3586c57bf90
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

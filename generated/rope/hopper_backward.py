@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d7c40a55c5b01b48
-#   text hash     d1a6e53ef04c69f7
+#   content hash  0d2c2ddc55b00ec8
+#   text hash     c79c3e0c0738fbaa
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

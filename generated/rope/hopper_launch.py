@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d7c40a55c5b01b48
-#   text hash     a2e9c762ffa845ea
+#   content hash  0d2c2ddc55b00ec8
+#   text hash     e045d3e41f429296
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d7c40a55c5b01b48
-#   text hash     6ed252ced7e68b66
+#   content hash  0d2c2ddc55b00ec8
+#   text hash     853ffac6dcce7251
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

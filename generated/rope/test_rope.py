@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d7c40a55c5b01b48
-#   text hash     8c7664d7359db6e9
+#   content hash  0d2c2ddc55b00ec8
+#   text hash     3c2fa7eaa8057f11
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d7c40a55c5b01b48
-#   text hash     1454c165d42eee1e
+#   content hash  0d2c2ddc55b00ec8
+#   text hash     5c281fb805ea0412
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

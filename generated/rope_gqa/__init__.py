@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  83174c0ba93d17b8
-#   text hash     682f92d313c4fa43
+#   content hash  5f10c8abc7af3b1b
+#   text hash     2747b985aaf6da74
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  83174c0ba93d17b8
-#   text hash     8769bc4479e39e9a
+#   content hash  5f10c8abc7af3b1b
+#   text hash     506a6dc768a1e96e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  83174c0ba93d17b8
-#   text hash     0bd36395afaeb2f3
+#   content hash  5f10c8abc7af3b1b
+#   text hash     441b367b83a7cc1e
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py gets."""
 

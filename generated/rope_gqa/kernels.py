@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  83174c0ba93d17b8
-#   text hash     e65ee0ee5e365773
+#   content hash  5f10c8abc7af3b1b
+#   text hash     a18c49d25e43c018
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

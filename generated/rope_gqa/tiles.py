@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  83174c0ba93d17b8
-#   text hash     e10dfc52ea381310
+#   content hash  5f10c8abc7af3b1b
+#   text hash     c914676d989a0276
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6aa27d74069cf070
-#   text hash     988da2674891ebfe
+#   content hash  416875291338301a
+#   text hash     747bd879aa0222ad
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6aa27d74069cf070
-#   text hash     6c27f5f94154b65e
+#   content hash  416875291338301a
+#   text hash     9221fd9a08a8f755
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f61821a4b7f43238
-#   text hash     9956bd3858cbd293
+#   content hash  0aa9e56384890151
+#   text hash     6c4ab42fdd34ba88
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f61821a4b7f43238
-#   text hash     5f57ce88ee271563
+#   content hash  0aa9e56384890151
+#   text hash     84d3dbaa49d086e2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

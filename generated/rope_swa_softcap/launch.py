@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f61821a4b7f43238
-#   text hash     6fdec13a9456d278
+#   content hash  0aa9e56384890151
+#   text hash     56ff9bbad8aa24cc
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f61821a4b7f43238
-#   text hash     f5d540a6d1521593
+#   content hash  0aa9e56384890151
+#   text hash     5b9ae12b8c8a4239
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

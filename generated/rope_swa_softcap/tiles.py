@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f61821a4b7f43238
-#   text hash     4a02ba48a554b41e
+#   content hash  0aa9e56384890151
+#   text hash     e2cdcb9fb6d86de5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

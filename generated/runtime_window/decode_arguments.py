@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/decode/arguments.py.jinja
-#   content hash  cbfffd69c833942b
-#   text hash     e86617876195177b
+#   content hash  fc9aec4ea7c88b0a
+#   text hash     6886f3528a2a2db4
 #   render with   attnforge render SPEC
 """What calls of decoding give, checked beside what arguments.py checks, and what shapes it has for kernels.
 
@@ -96,6 +96,15 @@ def remembered(calls, check, given, numbers):
         call.alike = call.alike or call.find_alike(given)
         calls[None] = call
     return call, False
+
+
+def check_values(call, q, seq_lens, cu_seqlens_q):
+    """Lengths and cuts within the bounds that the call makes room for."""
+    longest = max(seq_lens.tolist(), default=0)
+    if longest > call.max_seqlen_k:
+        raise ValueError(f"max_seqlen_k: expected at least the longest sequence's {longest}, got {call.max_seqlen_k}")
+    if cu_seqlens_q is not None:
+        arguments.check_cuts("cu_seqlens_q", cu_seqlens_q.tolist(), "max_seqlen_q", call.longest, q.shape[0])
 
 
 def parts(outs, lses):

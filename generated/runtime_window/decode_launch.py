@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e6d51894622b9274
-#   text hash     847fa719b9513a75
+#   content hash  75086eb2f999af54
+#   text hash     6649f0fbb27e710b
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e6d51894622b9274
-#   text hash     380b0732106b94c1
+#   content hash  75086eb2f999af54
+#   text hash     edba1e1115242156
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e6d51894622b9274
-#   text hash     fdb3d07d75caa7fa
+#   content hash  75086eb2f999af54
+#   text hash     3940aeed6df754cb
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e6d51894622b9274
-#   text hash     59d0fe917f1e87f8
+#   content hash  75086eb2f999af54
+#   text hash     785a972a623491cc
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  dcaa23fa0012d313
-#   text hash     79f4824ba0176963
+#   content hash  8215f876a8688129
+#   text hash     79d3e00b2d34fdd0
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

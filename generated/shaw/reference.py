@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  dcaa23fa0012d313
-#   text hash     508f9c52ac99d21d
+#   content hash  8215f876a8688129
+#   text hash     900729112f670fd8
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  dcaa23fa0012d313
-#   text hash     8499dde381434e09
+#   content hash  8215f876a8688129
+#   text hash     96c367ea55de9043
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

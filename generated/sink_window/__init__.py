@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fc0d16f4e318ca8b
-#   text hash     38c0b7525a91f832
+#   content hash  a49b0380d4cdc000
+#   text hash     09d8c9ebc62177b1
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

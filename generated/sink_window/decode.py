@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fc0d16f4e318ca8b
-#   text hash     4f47b4eee4ec5f85
+#   content hash  a49b0380d4cdc000
+#   text hash     07e49be731d4814c
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -127,10 +127,8 @@ def _attend(
             q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, sinks=sinks
         )
     # on a GPU a look at values would wait for it
-    if seq_lens.is_cpu and max(seq_lens.tolist(), default=0) > call.max_seqlen_k:
-        raise ValueError(
-            f"max_seqlen_k: expected at least the longest sequence's {max(seq_lens.tolist())}, got {call.max_seqlen_k}"
-        )
+    if seq_lens.is_cpu:
+        decode_arguments.check_values(call, q, seq_lens, cu_seqlens_q)
     scale = call.scale if scale is None else arguments.as_float("scale", scale)
     if workspace is None:
         workspace = q.new_empty(call.size, dtype=torch.float32)

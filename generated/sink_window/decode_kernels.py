@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fc0d16f4e318ca8b
-#   text hash     75df49c23c1920f3
+#   content hash  a49b0380d4cdc000
+#   text hash     bed87c0fd12f7239
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -296,12 +296,15 @@ def join_splits(
         lse_ptr += tl.cast(b, tl.int64) * lse_stride_sequence + tl.cast(h, tl.int64) * lse_stride_head
     if cu_seqlens_q_ptr is not None:
         own_row = token + i
-        # rows behind the last sequence
-        for j in tl.range(tl.where(b == tl.num_programs(2) - 1, own_row + q_len, tokens), tokens, longest):
-            nobody = (tl.cast(j, tl.int64) * Hq + h) * DV
+        # rows of no sequence: before the first one, and behind this one's last
+        before, behind = tl.where(b == 0, token, 0), token + q_len
+        end = tl.where(b == tl.num_programs(2) - 1, tokens, tl.load(cu_seqlens_q_ptr + b + 1))
+        for j in tl.range(i, before + tl.maximum(tl.minimum(end, tokens) - behind, 0), longest):
+            place = nth_of(j, before, behind)
+            nobody = (tl.cast(place, tl.int64) * Hq + h) * DV
             tl.store(out_ptr + nobody + column, tl.zeros([BLOCK_DV], out_ptr.dtype.element_ty), mask=column < DV)
             if lse_ptr is not None:
-                tl.store(lse_ptr + j, float("-inf"))
+                tl.store(lse_ptr + place, float("-inf"))
     if i >= q_len:
         return
     row = (token + i).to(tl.int64) * Hq + h

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fc0d16f4e318ca8b
-#   text hash     9bb97be124af1481
+#   content hash  a49b0380d4cdc000
+#   text hash     8edf2c8df0dac569
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

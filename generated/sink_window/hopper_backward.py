@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fc0d16f4e318ca8b
-#   text hash     2d5b541a6bd72769
+#   content hash  a49b0380d4cdc000
+#   text hash     2ef956ff1b3370e8
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fc0d16f4e318ca8b
-#   text hash     23bdedb610e2dd51
+#   content hash  a49b0380d4cdc000
+#   text hash     ca8c2601d53bbe3c
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

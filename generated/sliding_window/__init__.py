@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  47925b21cb869a3c
-#   text hash     f75b2ff557ddd12b
+#   content hash  a23457189f576ee4
+#   text hash     3c76f5731122735c
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  47925b21cb869a3c
-#   text hash     37df82f4c16c8b4c
+#   content hash  a23457189f576ee4
+#   text hash     963a2803b381f879
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  47925b21cb869a3c
-#   text hash     59bdc14380994ada
+#   content hash  a23457189f576ee4
+#   text hash     65bcd01e02f16eca
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

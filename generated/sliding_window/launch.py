@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  47925b21cb869a3c
-#   text hash     faf865c166b0365c
+#   content hash  a23457189f576ee4
+#   text hash     b789a3337c4e7b40
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  47925b21cb869a3c
-#   text hash     cb6fb6935295705d
+#   content hash  a23457189f576ee4
+#   text hash     467d5a7ad2454eb5
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

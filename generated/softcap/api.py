@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1fa889c8a9a32f47
-#   text hash     a0e61f0962864bac
+#   content hash  a5f12985e47622d8
+#   text hash     edea6e04d0d6a444
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1fa889c8a9a32f47
-#   text hash     81791d79b141aa31
+#   content hash  a5f12985e47622d8
+#   text hash     79f748b18ac1ca73
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

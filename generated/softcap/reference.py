@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1fa889c8a9a32f47
-#   text hash     a1722d3f74192848
+#   content hash  a5f12985e47622d8
+#   text hash     3a7252c6f921be40
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

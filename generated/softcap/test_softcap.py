@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1fa889c8a9a32f47
-#   text hash     93cc535edc52120d
+#   content hash  a5f12985e47622d8
+#   text hash     0460dc2c36cbbfbe
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

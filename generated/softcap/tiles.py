@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1fa889c8a9a32f47
-#   text hash     1c3e86a8e644bf0a
+#   content hash  a5f12985e47622d8
+#   text hash     8f4922da1e28cbb7
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

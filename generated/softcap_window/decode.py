@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  91d0382cf33a2847
-#   text hash     d4cf578a0e6edbec
+#   content hash  36025c69b30c93cc
+#   text hash     8c76e05895a22fcd
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -114,10 +114,8 @@ def _attend(
     if not known and torch.is_grad_enabled():
         decode_arguments.refuse_gradients(q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale)
     # on a GPU a look at values would wait for it
-    if seq_lens.is_cpu and max(seq_lens.tolist(), default=0) > call.max_seqlen_k:
-        raise ValueError(
-            f"max_seqlen_k: expected at least the longest sequence's {max(seq_lens.tolist())}, got {call.max_seqlen_k}"
-        )
+    if seq_lens.is_cpu:
+        decode_arguments.check_values(call, q, seq_lens, cu_seqlens_q)
     scale = call.scale if scale is None else arguments.as_float("scale", scale)
     if workspace is None:
         workspace = q.new_empty(call.size, dtype=torch.float32)

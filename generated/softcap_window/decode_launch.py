@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  91d0382cf33a2847
-#   text hash     504a534ae4f5261b
+#   content hash  36025c69b30c93cc
+#   text hash     5001b33ab89fd0bf
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

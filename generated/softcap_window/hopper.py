@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  91d0382cf33a2847
-#   text hash     0fc992bbc5d93df3
+#   content hash  36025c69b30c93cc
+#   text hash     d4cb01e98f9309f4
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  91d0382cf33a2847
-#   text hash     12b1846c05576b86
+#   content hash  36025c69b30c93cc
+#   text hash     1482975e38b8a39e
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

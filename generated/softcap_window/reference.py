@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  91d0382cf33a2847
-#   text hash     e897bc80cf7e80e8
+#   content hash  36025c69b30c93cc
+#   text hash     f84514457fb0f7fe
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

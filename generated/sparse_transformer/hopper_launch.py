@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c52b593937ce7c29
-#   text hash     bed242570fabd422
+#   content hash  fa4932a2e2f66d62
+#   text hash     e4d81e64474cd6b1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c52b593937ce7c29
-#   text hash     a2715889e50db43b
+#   content hash  fa4932a2e2f66d62
+#   text hash     db6320d6a84018a7
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

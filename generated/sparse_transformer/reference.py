@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c52b593937ce7c29
-#   text hash     2b868ebf50d0a11b
+#   content hash  fa4932a2e2f66d62
+#   text hash     aeb8a6a3bb115cc2
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

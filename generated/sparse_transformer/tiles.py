@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c52b593937ce7c29
-#   text hash     10ed8954b664e052
+#   content hash  fa4932a2e2f66d62
+#   text hash     bfea987f8a734c55
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

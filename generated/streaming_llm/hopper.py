@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f31db65f1cbac0df
-#   text hash     5defda74ecf3a946
+#   content hash  e5aa4646bbd30f35
+#   text hash     06b410f09da2f591
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

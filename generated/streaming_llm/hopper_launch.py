@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f31db65f1cbac0df
-#   text hash     43a67561d10459c7
+#   content hash  e5aa4646bbd30f35
+#   text hash     b538743489e31db3
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f31db65f1cbac0df
-#   text hash     1cfb561ce27e7ad5
+#   content hash  e5aa4646bbd30f35
+#   text hash     2aa96fac71e408bd
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

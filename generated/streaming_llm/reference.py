@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f31db65f1cbac0df
-#   text hash     26c591a3f9aec8d6
+#   content hash  e5aa4646bbd30f35
+#   text hash     c2d0df584192c6e0
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

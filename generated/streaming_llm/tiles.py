@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f31db65f1cbac0df
-#   text hash     f8feabda6233239f
+#   content hash  e5aa4646bbd30f35
+#   text hash     c9b0eb6adc8b7e58
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

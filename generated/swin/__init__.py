@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  dabaedc80f57d97f
-#   text hash     210ff759d86471b4
+#   content hash  49ed42c19b428b7e
+#   text hash     e8b2130c8fd77cae
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

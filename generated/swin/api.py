@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  dabaedc80f57d97f
-#   text hash     5d5e4a0695812f39
+#   content hash  49ed42c19b428b7e
+#   text hash     3a54b6c6d08604c6
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

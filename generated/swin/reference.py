@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  dabaedc80f57d97f
-#   text hash     2544733aa76f1c8e
+#   content hash  49ed42c19b428b7e
+#   text hash     b91b5a0b8e3c31f3
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  dabaedc80f57d97f
-#   text hash     872014b7a5531600
+#   content hash  49ed42c19b428b7e
+#   text hash     d01e4e358d0c38ba
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  dabaedc80f57d97f
-#   text hash     56558f1fa8b980b9
+#   content hash  49ed42c19b428b7e
+#   text hash     fbb09b8857eff08d
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4c4df23c392a03fd
-#   text hash     98be57e28b9184c6
+#   content hash  f685c691f1dfbe90
+#   text hash     4e35f936fed54d37
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

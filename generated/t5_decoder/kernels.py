@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4c4df23c392a03fd
-#   text hash     7ab6b641387447ce
+#   content hash  f685c691f1dfbe90
+#   text hash     ed3997e9ba866393
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4c4df23c392a03fd
-#   text hash     a07dbc4ceb57b194
+#   content hash  f685c691f1dfbe90
+#   text hash     b37a2f587963c6f8
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4c4df23c392a03fd
-#   text hash     addea6bb7dad87b9
+#   content hash  f685c691f1dfbe90
+#   text hash     66e699584f2d3271
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4c4df23c392a03fd
-#   text hash     66be8aa8600ef496
+#   content hash  f685c691f1dfbe90
+#   text hash     bf1450cff643d2b4
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

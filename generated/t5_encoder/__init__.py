@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  06a8e8d9b93915f9
-#   text hash     b9270ef54b7c4407
+#   content hash  c5e4f9cc08323a0f
+#   text hash     0c51285e88a96a94
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

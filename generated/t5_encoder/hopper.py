@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  06a8e8d9b93915f9
-#   text hash     e5bf05eef8ed054a
+#   content hash  c5e4f9cc08323a0f
+#   text hash     a092aae1d9ec3e8e
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  06a8e8d9b93915f9
-#   text hash     7fa8e893c020e4ba
+#   content hash  c5e4f9cc08323a0f
+#   text hash     56ba2196640fbca6
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  06a8e8d9b93915f9
-#   text hash     236d9aa1046c081a
+#   content hash  c5e4f9cc08323a0f
+#   text hash     da8f61cf0b0dd0ea
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  06a8e8d9b93915f9
-#   text hash     91e6a76c95f4b5cf
+#   content hash  c5e4f9cc08323a0f
+#   text hash     b45bd59d1f56fb68
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

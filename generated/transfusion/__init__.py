@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f9bd6d776e923a5c
-#   text hash     6173fd3fc1b9d1d9
+#   content hash  7b0e8df56054212a
+#   text hash     c8da6c15b7831bc4
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

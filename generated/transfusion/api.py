@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f9bd6d776e923a5c
-#   text hash     17ef18a650f0a087
+#   content hash  7b0e8df56054212a
+#   text hash     93f9cfab890e7fa6
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f9bd6d776e923a5c
-#   text hash     5732b997925f1eeb
+#   content hash  7b0e8df56054212a
+#   text hash     020ca62e6907fea4
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f9bd6d776e923a5c
-#   text hash     5020981c72280ab1
+#   content hash  7b0e8df56054212a
+#   text hash     2a2da77ec01c9e37
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

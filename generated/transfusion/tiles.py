@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f9bd6d776e923a5c
-#   text hash     2d466d5a0d895642
+#   content hash  7b0e8df56054212a
+#   text hash     bfe6a4ce3ec1c1ba
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

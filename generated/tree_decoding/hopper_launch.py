@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e1af6399930821ac
-#   text hash     3d3ccc92c060f30e
+#   content hash  2db0c89ce609deec
+#   text hash     d1a900b9086e65f3
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py gets."""
 

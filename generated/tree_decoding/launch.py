@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e1af6399930821ac
-#   text hash     f6667f34e9e913a6
+#   content hash  2db0c89ce609deec
+#   text hash     dd195eddb61ec5ed
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

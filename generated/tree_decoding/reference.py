@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e1af6399930821ac
-#   text hash     3c1b47df41d8164b
+#   content hash  2db0c89ce609deec
+#   text hash     0b83ce83211f7695
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e1af6399930821ac
-#   text hash     ada8c7e714e3a94d
+#   content hash  2db0c89ce609deec
+#   text hash     265b7202b41116ad
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -60,6 +62,51 @@ def test_out_has_memory_of_its_own(variant: Callable[[str], ModuleType], name: s
     q, out = behind[: Q.numel()].view(Q.shape), behind[Q.numel() :].view(Q.shape)
     wanted = decoding.attend_with_cache(q, K, V, LENGTHS)
     assert torch.equal(decoding.attend_with_cache(q, K, V, LENGTHS, out=out), wanted)
+
+
+@pytest.mark.parametrize(
+    ("cuts", "longest", "told"),
+    [
+        ((0, 5, 2), 5, "cu_seqlens_q: expected cuts that never fall, got 5 before 2"),
+        ((-1, 2, 7), 5, "cu_seqlens_q: expected a first cut of at least 0, got -1"),
+        ((0, 2, 9), 7, "cu_seqlens_q: expected a last cut of at most the 7 rows that there are, got 9"),
+        ((0, 2, 7), 3, "max_seqlen_q: expected at least the longest sequence's 5, got 3"),
+    ],
+)
+def test_wrong_cuts(variant: Callable[[str], ModuleType], cuts: tuple[int, ...], longest: int, told: str) -> None:
+    decoding, q = variant("plain_checked").decode, torch.randn(7, 4, 16)
+    good = whole(0, 2, 7)
+    decoding.attend_with_cache(q, K, V, LENGTHS, cu_seqlens_q=good, max_seqlen_q=max(longest, 5))
+    with pytest.raises(ValueError, match=told):
+        decoding.attend_with_cache(q, K, V, LENGTHS, cu_seqlens_q=whole(*cuts), max_seqlen_q=longest)
+
+
+@pytest.mark.parametrize(
+    ("cuts", "longest"),
+    [((3, 5, 7), 5), ((0, 2, 7), 3), ((2, 3, 5), 2), ((0, 5, 2), 5), ((-4, 9, 3), 7), ((100, 100, 100), 1)],
+    ids=str,
+)
+def test_rows_of_no_sequence_are_zeros(
+    variant: Callable[[str], ModuleType], cuts: tuple[int, ...], longest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, where no cuts are checked."""
+    decoding, q = variant("plain_checked").decode, torch.randn(7, 4, 16)
+    monkeypatch.setattr(decoding.arguments, "check_cuts", lambda *_: None, raising=False)
+    out, lse = decoding.attend_with_cache(
+        *(q, K, V, LENGTHS),
+        cu_seqlens_q=whole(*cuts),
+        max_seqlen_q=longest,
+        return_lse=True,
+        out=torch.full((7, 4, 16), math.nan),
+    )
+    assert out.isfinite().all()
+    assert not lse.isnan().any()
+    if list(cuts) == sorted(cuts):
+        someones = [row for a, b in itertools.pairwise(cuts) for row in range(a, min(b, a + longest))]
+        nobodys = [row for row in range(7) if row not in someones]
+        assert (out[nobodys] == 0).all()
+        assert (lse[:, nobodys] == -math.inf).all()
+        assert (lse[:, [row for row in someones if row < 7]] > -math.inf).all()
 
 
 @pytest.mark.parametrize("name", ["k_cache", "v_cache", "k_scale", "v_scale"])

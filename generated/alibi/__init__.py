@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  71d72adb884c9529
-#   text hash     ec076c52886fd158
+#   content hash  382db0b588bafcb3
+#   text hash     d7c2e7f3658f7571
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

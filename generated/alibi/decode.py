@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  71d72adb884c9529
-#   text hash     c83cc1640d2ac6f3
+#   content hash  382db0b588bafcb3
+#   text hash     9881caa6cbc11641
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -115,6 +115,8 @@ def _attend(
     # on a GPU a look at values would wait for it
     if seq_lens.is_cpu:
         decode_arguments.check_values(call, q, seq_lens, cu_seqlens_q)
+        if page_table is not None:
+            decode_arguments.check_pages(call, k_cache, seq_lens, page_table, cu_seqlens_q, _read, ())
     scale = call.scale if scale is None else arguments.as_float("scale", scale)
     if workspace is None:
         workspace = q.new_empty(call.size, dtype=torch.float32)
@@ -234,6 +236,11 @@ def merge(outs, lses, sinks: torch.Tensor | None = None):
 def _seen():
     """How many keys before its own position a new token may see, and how many of the first keys beside those."""
     return 2**28, 0
+
+
+def _read(position, k_len):
+    """Ranges of keys that a new token reads, whatever masks hide within; those that tensors tell are left out."""
+    return ((0, position + 1),)
 
 
 def _check_call(

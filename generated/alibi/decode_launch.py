@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  71d72adb884c9529
-#   text hash     9f2b119b2817dc2f
+#   content hash  382db0b588bafcb3
+#   text hash     d5f6a3a74f2f488f
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

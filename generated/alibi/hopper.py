@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  71d72adb884c9529
-#   text hash     2b6fee91903ef8e3
+#   content hash  382db0b588bafcb3
+#   text hash     22623a09ebaf02b9
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

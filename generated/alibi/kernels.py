@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  71d72adb884c9529
-#   text hash     ee344524a3718ede
+#   content hash  382db0b588bafcb3
+#   text hash     696be2b19021690b
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  575aad270406d152
-#   text hash     30098f87449fa108
+#   content hash  c1e7848af6b40d37
+#   text hash     47ecb19ae9aee32f
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

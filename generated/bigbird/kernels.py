@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  575aad270406d152
-#   text hash     916161800d390125
+#   content hash  c1e7848af6b40d37
+#   text hash     7d54db0079c12b33
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

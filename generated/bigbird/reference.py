@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  575aad270406d152
-#   text hash     4078af1bb0af5983
+#   content hash  c1e7848af6b40d37
+#   text hash     6db20a7ffa38b7c0
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  575aad270406d152
-#   text hash     f4df0dc1c9bded6e
+#   content hash  c1e7848af6b40d37
+#   text hash     c9945be09e329663
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

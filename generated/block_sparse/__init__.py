@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  2900d506c6ab6b3e
-#   text hash     36238b5dd9adba8a
+#   content hash  bfd592b29f5df836
+#   text hash     8fa0439168e60c0c
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  2900d506c6ab6b3e
-#   text hash     d60223b71c034d01
+#   content hash  bfd592b29f5df836
+#   text hash     2ff5b7762aa09e67
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  2900d506c6ab6b3e
-#   text hash     ca2463e8b543637c
+#   content hash  bfd592b29f5df836
+#   text hash     e218a99d71620a4b
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  2900d506c6ab6b3e
-#   text hash     09dc56464e24fb90
+#   content hash  bfd592b29f5df836
+#   text hash     0bc2a7f4c0e3c784
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

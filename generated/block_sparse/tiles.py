@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  2900d506c6ab6b3e
-#   text hash     025f504052b9674d
+#   content hash  bfd592b29f5df836
+#   text hash     62153b27a56a5269
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

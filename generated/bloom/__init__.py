@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e2b08d7e21aaf15b
-#   text hash     ed11311c5afbcd01
+#   content hash  b719efc2e4bdb875
+#   text hash     fda13f02405d31b4
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

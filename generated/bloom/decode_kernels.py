@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e2b08d7e21aaf15b
-#   text hash     2c958ca4011bcfdf
+#   content hash  b719efc2e4bdb875
+#   text hash     a78ca3ced212a423
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e2b08d7e21aaf15b
-#   text hash     f6433fc0cbe4fc98
+#   content hash  b719efc2e4bdb875
+#   text hash     bb5ca85f14ccb904
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e2b08d7e21aaf15b
-#   text hash     bd087d250a75b8c5
+#   content hash  b719efc2e4bdb875
+#   text hash     845fb4a60c773efe
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

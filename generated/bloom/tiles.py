@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e2b08d7e21aaf15b
-#   text hash     09a767dd6b16c634
+#   content hash  b719efc2e4bdb875
+#   text hash     f1e200486518f705
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

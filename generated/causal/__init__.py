@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0f6aa039d8b18a1a
-#   text hash     71a4666c1925fcee
+#   content hash  f93186c92dbf88a2
+#   text hash     5867e0b86c06d88d
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

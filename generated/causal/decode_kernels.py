@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0f6aa039d8b18a1a
-#   text hash     f415f6b5218b889b
+#   content hash  f93186c92dbf88a2
+#   text hash     d7869d5bcc2979a1
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0f6aa039d8b18a1a
-#   text hash     b014c3fa4c920ac7
+#   content hash  f93186c92dbf88a2
+#   text hash     54d06f261a221511
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

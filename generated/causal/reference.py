@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0f6aa039d8b18a1a
-#   text hash     3281e0eef23ec94a
+#   content hash  f93186c92dbf88a2
+#   text hash     b19599633636811f
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

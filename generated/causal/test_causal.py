@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0f6aa039d8b18a1a
-#   text hash     b485fc4b0ed5860a
+#   content hash  f93186c92dbf88a2
+#   text hash     8aebd5aa0a63fb72
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

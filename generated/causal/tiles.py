@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0f6aa039d8b18a1a
-#   text hash     7dd146282e8e4e2d
+#   content hash  f93186c92dbf88a2
+#   text hash     9c6a5913ed026cfc
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0f6aa039d8b18a1a
-#   text hash     a124545a28db6c1f
+#   content hash  f93186c92dbf88a2
+#   text hash     e736d536ecf7d6b5
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e9c0f2a96606d9a6
-#   text hash     7d731a83c593e125
+#   content hash  1850c87ba4739e84
+#   text hash     1b4e092b89ccd01d
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e9c0f2a96606d9a6
-#   text hash     8b25e83b8521d25d
+#   content hash  1850c87ba4739e84
+#   text hash     794a09491b2bf67f
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e9c0f2a96606d9a6
-#   text hash     a00cb350841abf2e
+#   content hash  1850c87ba4739e84
+#   text hash     8e3065b885a5a664
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

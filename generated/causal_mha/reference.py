@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e9c0f2a96606d9a6
-#   text hash     dbf2b3197fcd8d42
+#   content hash  1850c87ba4739e84
+#   text hash     b51d024be34ddfe6
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e9c0f2a96606d9a6
-#   text hash     a8cbd11baf3a5ec9
+#   content hash  1850c87ba4739e84
+#   text hash     e4f619b676cfddc5
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

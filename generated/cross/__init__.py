@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  489b4167d4f0d976
-#   text hash     483503bddc613fae
+#   content hash  374215e525b6d275
+#   text hash     c2bc4e0b1a9458fd
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  489b4167d4f0d976
-#   text hash     7f2cec046c2b44fb
+#   content hash  374215e525b6d275
+#   text hash     ad268f85ebbda50c
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  489b4167d4f0d976
-#   text hash     4114fec892a2eaab
+#   content hash  374215e525b6d275
+#   text hash     c91f963900409c90
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  489b4167d4f0d976
-#   text hash     2933963eafef77b5
+#   content hash  374215e525b6d275
+#   text hash     ff93fed6baebb887
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  489b4167d4f0d976
-#   text hash     17313d6f0b1378e0
+#   content hash  374215e525b6d275
+#   text hash     9ca864a6b7aba891
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

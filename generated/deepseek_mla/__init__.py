@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5a4b4650ea6106f3
-#   text hash     6fe92b2802c9b5ed
+#   content hash  9fafe1013b1deb46
+#   text hash     4e75f5a996475a77
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5a4b4650ea6106f3
-#   text hash     116851374f9e9c1a
+#   content hash  9fafe1013b1deb46
+#   text hash     deb3d02e40d1f887
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py gets."""
 

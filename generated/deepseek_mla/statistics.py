@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5a4b4650ea6106f3
-#   text hash     13182d077b4d840b
+#   content hash  9fafe1013b1deb46
+#   text hash     d0605a652efa9969
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5a4b4650ea6106f3
-#   text hash     785cb085f274cf85
+#   content hash  9fafe1013b1deb46
+#   text hash     08e61583a4cfeb30
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5a4b4650ea6106f3
-#   text hash     3541ab9f0f9960b9
+#   content hash  9fafe1013b1deb46
+#   text hash     e29f98babb8ba605
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

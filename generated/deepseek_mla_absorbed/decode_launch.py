@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  6a447fec06d2a88d
-#   text hash     5b9c0eef709c6b95
+#   content hash  e78762f1fe56dc90
+#   text hash     cfc0bfa358d26a6f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  6a447fec06d2a88d
-#   text hash     8b93e1a7b9d7baa2
+#   content hash  e78762f1fe56dc90
+#   text hash     32876ff7e6eef386
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  84f0e796053cdf43
-#   text hash     abab7ed2cdd1f5a0
+#   content hash  5588cad8243b4002
+#   text hash     88870e7f871888b0
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

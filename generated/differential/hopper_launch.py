@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  84f0e796053cdf43
-#   text hash     b32de4abe3ef6ac4
+#   content hash  5588cad8243b4002
+#   text hash     4d76573baaacab94
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py gets."""
 

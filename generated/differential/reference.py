@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  84f0e796053cdf43
-#   text hash     1f0857066909a424
+#   content hash  5588cad8243b4002
+#   text hash     f8b4bf1ce4b3905d
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  84f0e796053cdf43
-#   text hash     8c16e70f3e0fb44d
+#   content hash  5588cad8243b4002
+#   text hash     8e6ab978578d9bd1
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  84f0e796053cdf43
-#   text hash     db5cf7925c48bcc8
+#   content hash  5588cad8243b4002
+#   text hash     5c433b74f48c656d
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2912adc611502479
-#   text hash     207170035372af46
+#   content hash  f06cf0e5ba76c903
+#   text hash     cfb2b26ce917aa97
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

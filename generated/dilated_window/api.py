@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2912adc611502479
-#   text hash     6d6db543c1999bea
+#   content hash  f06cf0e5ba76c903
+#   text hash     0821f6df079a3b58
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2912adc611502479
-#   text hash     28755d6f877e974d
+#   content hash  f06cf0e5ba76c903
+#   text hash     4e0e55617e7a5d45
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

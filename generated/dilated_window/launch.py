@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2912adc611502479
-#   text hash     7b89d83e188b8e0f
+#   content hash  f06cf0e5ba76c903
+#   text hash     ae2f40c6c35b97cf
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2912adc611502479
-#   text hash     4877bc1bc238fd21
+#   content hash  f06cf0e5ba76c903
+#   text hash     a585841dc1706635
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  6e203467a95afbde
-#   text hash     4f8b63a46a29e440
+#   content hash  abb52019489e095d
+#   text hash     fb439cb91ece7b90
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  6e203467a95afbde
-#   text hash     2ecd090f851ff73a
+#   content hash  abb52019489e095d
+#   text hash     aa839c50aa5e7c87
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  6e203467a95afbde
-#   text hash     46573d8d9957c46e
+#   content hash  abb52019489e095d
+#   text hash     7d65ff74f0820e09
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

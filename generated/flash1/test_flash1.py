@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  6e203467a95afbde
-#   text hash     e6e5d24ff22cde95
+#   content hash  abb52019489e095d
+#   text hash     2ea31f454072d900
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  6e203467a95afbde
-#   text hash     4acdb5b9552f5ca0
+#   content hash  abb52019489e095d
+#   text hash     3da169cd69913eb1
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  2bda2889ec8857b3
-#   text hash     2dadd74fa0bcdeaf
+#   content hash  b86d5f3fb006b408
+#   text hash     0321b861d5fd96bf
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  2bda2889ec8857b3
-#   text hash     77db0651852d0c8a
+#   content hash  b86d5f3fb006b408
+#   text hash     fe07bb5eb43e8d4d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  2bda2889ec8857b3
-#   text hash     e980a5661a36a3cc
+#   content hash  b86d5f3fb006b408
+#   text hash     2e3943777a65d0a6
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

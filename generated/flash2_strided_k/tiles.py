@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  2bda2889ec8857b3
-#   text hash     93f7aa0576c07c2b
+#   content hash  b86d5f3fb006b408
+#   text hash     8c8f481b212c33a8
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3a19b5f6ebea3b60
-#   text hash     0157aa173c2ad0b5
+#   content hash  0766ef1930d75a79
+#   text hash     daa025df181fb281
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3a19b5f6ebea3b60
-#   text hash     a77743fea67fe7e2
+#   content hash  0766ef1930d75a79
+#   text hash     b8f90e48a1a0b411
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

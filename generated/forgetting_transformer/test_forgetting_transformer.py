@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3a19b5f6ebea3b60
-#   text hash     53fbddc1558813e5
+#   content hash  0766ef1930d75a79
+#   text hash     3e1129f03b8a42cc
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

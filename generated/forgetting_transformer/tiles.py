@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3a19b5f6ebea3b60
-#   text hash     a430b59686fb7924
+#   content hash  0766ef1930d75a79
+#   text hash     64aa040ddb3f13ac
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

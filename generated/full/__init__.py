@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6e1a5f955908bbdc
-#   text hash     3d446c5968f2d6ca
+#   content hash  06d78d79ed763881
+#   text hash     66adf66b5960bc73
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6e1a5f955908bbdc
-#   text hash     88f48000dbef72e7
+#   content hash  06d78d79ed763881
+#   text hash     97a27106cee790d3
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6e1a5f955908bbdc
-#   text hash     e401818905a17895
+#   content hash  06d78d79ed763881
+#   text hash     e6a0783bdd082d9c
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6e1a5f955908bbdc
-#   text hash     e90a8afb0b7546a8
+#   content hash  06d78d79ed763881
+#   text hash     40d9f51cb7cdc227
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6e1a5f955908bbdc
-#   text hash     d75706f1696bdc87
+#   content hash  06d78d79ed763881
+#   text hash     67dfc2387ac605ef
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6e1a5f955908bbdc
-#   text hash     f26ebc014f2ecec6
+#   content hash  06d78d79ed763881
+#   text hash     1bb046ec566eab22
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

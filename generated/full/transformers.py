@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6e1a5f955908bbdc
-#   text hash     c35d5aabc54699e3
+#   content hash  06d78d79ed763881
+#   text hash     27e79928e6ef26f6
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

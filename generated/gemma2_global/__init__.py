@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f71845f34a42508f
-#   text hash     0a22cae4b5bfc055
+#   content hash  80fe5966f432cc28
+#   text hash     da94521ee59ce74c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

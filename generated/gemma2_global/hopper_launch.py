@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f71845f34a42508f
-#   text hash     903c6c70c6c74110
+#   content hash  80fe5966f432cc28
+#   text hash     72d09479672c8189
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py gets."""
 

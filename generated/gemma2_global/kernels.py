@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f71845f34a42508f
-#   text hash     82bfabd4c96f5081
+#   content hash  80fe5966f432cc28
+#   text hash     225add76e7d01951
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f71845f34a42508f
-#   text hash     1ac32d0018a7ee43
+#   content hash  80fe5966f432cc28
+#   text hash     f90fc42f81b01f74
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1933317d092063f8
-#   text hash     953b992b32e62616
+#   content hash  db775e6da3b1db0f
+#   text hash     62ba222ae6d1139d
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -93,6 +93,8 @@ def attend_with_cache(
     # on a GPU a look at values would wait for it
     if seq_lens.is_cpu:
         decode_arguments.check_values(call, q, seq_lens, cu_seqlens_q)
+        if page_table is not None:
+            decode_arguments.check_pages(call, k_cache, seq_lens, page_table, cu_seqlens_q, _read, ())
     scale = call.scale if scale is None else arguments.as_float("scale", scale)
     if workspace is None:
         workspace = q.new_empty(call.size, dtype=torch.float32)
@@ -231,6 +233,11 @@ def merge(outs, lses, sinks: torch.Tensor | None = None):
 def _seen():
     """How many keys before its own position a new token may see, and how many of the first keys beside those."""
     return 4095, 0
+
+
+def _read(position, k_len):
+    """Ranges of keys that a new token reads, whatever masks hide within; those that tensors tell are left out."""
+    return ((position - 4095, position + 1),)
 
 
 def _check_call(

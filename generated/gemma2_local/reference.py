@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1933317d092063f8
-#   text hash     bb5b66e42fd0eb5f
+#   content hash  db775e6da3b1db0f
+#   text hash     f09690db61b33e4e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

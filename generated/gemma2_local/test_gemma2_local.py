@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1933317d092063f8
-#   text hash     0cd87282fc7c7b1f
+#   content hash  db775e6da3b1db0f
+#   text hash     c9b44eb7d4e8f3b9
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

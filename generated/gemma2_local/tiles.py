@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1933317d092063f8
-#   text hash     ce3214f0ac9c8311
+#   content hash  db775e6da3b1db0f
+#   text hash     9690856e72b89f4b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8f5904d8c23fca1b
-#   text hash     064174ed50b611c6
+#   content hash  547a9a5732362930
+#   text hash     d9ef5c6d27d92897
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

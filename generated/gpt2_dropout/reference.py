@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8f5904d8c23fca1b
-#   text hash     e5fbc45eea89a33f
+#   content hash  547a9a5732362930
+#   text hash     227d490c66e57c14
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

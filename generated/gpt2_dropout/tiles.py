@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8f5904d8c23fca1b
-#   text hash     0da61c54d0b4edcf
+#   content hash  547a9a5732362930
+#   text hash     c574991ee0b26ea4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8f5904d8c23fca1b
-#   text hash     e4ac7ae6af64da11
+#   content hash  547a9a5732362930
+#   text hash     488c35c534c8e38e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

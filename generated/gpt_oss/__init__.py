@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ac48f925a001e6d0
-#   text hash     a758b57540a7a3a6
+#   content hash  94da61590d392a85
+#   text hash     b389ce47dd55c906
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

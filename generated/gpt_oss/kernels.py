@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ac48f925a001e6d0
-#   text hash     f492c5e33ce7786d
+#   content hash  94da61590d392a85
+#   text hash     a73a3f08e564b6db
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

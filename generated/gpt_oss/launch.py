@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ac48f925a001e6d0
-#   text hash     076fa0d84c461d01
+#   content hash  94da61590d392a85
+#   text hash     3f07b456750df72b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

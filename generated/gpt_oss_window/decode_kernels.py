@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4cc6ace87efd4263
-#   text hash     4aaa1ff86da74a83
+#   content hash  be070b380c8babf8
+#   text hash     a26536c400bb9cf6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4cc6ace87efd4263
-#   text hash     afc3587a7dd380e6
+#   content hash  be070b380c8babf8
+#   text hash     aac6c31e64ead1c1
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

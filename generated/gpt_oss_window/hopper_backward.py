@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4cc6ace87efd4263
-#   text hash     b0ed2c68e7c82cba
+#   content hash  be070b380c8babf8
+#   text hash     095f6489a0dcc3b9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

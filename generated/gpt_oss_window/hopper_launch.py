@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4cc6ace87efd4263
-#   text hash     1ddd56cf84bba279
+#   content hash  be070b380c8babf8
+#   text hash     938db1114aaece7d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4cc6ace87efd4263
-#   text hash     cfd6a5da7d1ea5ca
+#   content hash  be070b380c8babf8
+#   text hash     6654efd76575bac6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  64342fe5dd4368fc
-#   text hash     b3a53b6edfc8da6f
+#   content hash  7569c2d95af572f6
+#   text hash     4c0439b6076e758e
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  64342fe5dd4368fc
-#   text hash     99f3433fb757a66a
+#   content hash  7569c2d95af572f6
+#   text hash     5fe68cdc4aee21b7
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  64342fe5dd4368fc
-#   text hash     74ead6628cdabec6
+#   content hash  7569c2d95af572f6
+#   text hash     5ff183828b38ba4b
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

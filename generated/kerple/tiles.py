@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  64342fe5dd4368fc
-#   text hash     a3f24dcf8954cc1a
+#   content hash  7569c2d95af572f6
+#   text hash     661f3c9976fa8870
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5921fc94f9c70a91
-#   text hash     52b5e7095b77190c
+#   content hash  f5b74138ebfeb73a
+#   text hash     25a45ea7ec232118
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

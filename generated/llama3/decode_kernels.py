@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5921fc94f9c70a91
-#   text hash     32e87ae7192cb495
+#   content hash  f5b74138ebfeb73a
+#   text hash     41e3fd1877cf1fe5
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

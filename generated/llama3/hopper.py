@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5921fc94f9c70a91
-#   text hash     2bf527c54d60be13
+#   content hash  f5b74138ebfeb73a
+#   text hash     6b1e1b1fb658cfae
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

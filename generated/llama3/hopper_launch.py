@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5921fc94f9c70a91
-#   text hash     af7ed7db8c0c6c85
+#   content hash  f5b74138ebfeb73a
+#   text hash     5f08ecda107392d4
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5921fc94f9c70a91
-#   text hash     2ed167004113517b
+#   content hash  f5b74138ebfeb73a
+#   text hash     6cefa9e5859c3b91
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

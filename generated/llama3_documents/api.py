@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ad982dfdf3cff03a
-#   text hash     f3ebd2018e596771
+#   content hash  23ea8bc86406fe44
+#   text hash     f16b86ca298b76ca
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

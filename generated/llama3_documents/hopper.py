@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ad982dfdf3cff03a
-#   text hash     fe2e00f093b6f758
+#   content hash  23ea8bc86406fe44
+#   text hash     f3da2e3a0cfa96fd
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ad982dfdf3cff03a
-#   text hash     6aff6d504d750866
+#   content hash  23ea8bc86406fe44
+#   text hash     4f567be7e056d680
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

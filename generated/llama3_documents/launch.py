@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ad982dfdf3cff03a
-#   text hash     8edc0b61b3f436ad
+#   content hash  23ea8bc86406fe44
+#   text hash     25ebf13a8374db46
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

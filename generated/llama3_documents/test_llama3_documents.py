@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ad982dfdf3cff03a
-#   text hash     91eafb9adc31f849
+#   content hash  23ea8bc86406fe44
+#   text hash     0de1f4be8b36a93b
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

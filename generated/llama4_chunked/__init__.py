@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f690e3fcf28da00b
-#   text hash     c78ebb58efa43c89
+#   content hash  7ab27e75f472b48b
+#   text hash     8935b70c33df5ccd
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f690e3fcf28da00b
-#   text hash     006fc27c86209ede
+#   content hash  7ab27e75f472b48b
+#   text hash     2b929d1cece92951
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f690e3fcf28da00b
-#   text hash     ffe1fe3614a80374
+#   content hash  7ab27e75f472b48b
+#   text hash     539e8e04f0a17d9f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

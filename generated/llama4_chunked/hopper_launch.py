@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f690e3fcf28da00b
-#   text hash     ea763bdb8a493518
+#   content hash  7ab27e75f472b48b
+#   text hash     a9177e51af61c018
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py gets."""
 

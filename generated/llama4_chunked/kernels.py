@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f690e3fcf28da00b
-#   text hash     f3b69748b9d013f6
+#   content hash  7ab27e75f472b48b
+#   text hash     4537779d6581e1cf
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  fb3b834cabc82c52
-#   text hash     2bb28d7f60415d2e
+#   content hash  5aabfce023ec26d1
+#   text hash     c1c290758a090cdd
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  fb3b834cabc82c52
-#   text hash     0d2583b4d4ff0a89
+#   content hash  5aabfce023ec26d1
+#   text hash     401fd6f65431f4ec
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  fb3b834cabc82c52
-#   text hash     6f88f5e3a9d73685
+#   content hash  5aabfce023ec26d1
+#   text hash     ee0860346fc4f4e7
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  fb3b834cabc82c52
-#   text hash     30f58eee0550b934
+#   content hash  5aabfce023ec26d1
+#   text hash     e46f6998fa52476d
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  fb3b834cabc82c52
-#   text hash     e839ea258001c0d7
+#   content hash  5aabfce023ec26d1
+#   text hash     25e322062cc53257
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2a76cf13be45e8d8
-#   text hash     76e87c35f3991e84
+#   content hash  9d64121177097716
+#   text hash     aa7906789b2f4e9a
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

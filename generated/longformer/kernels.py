@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2a76cf13be45e8d8
-#   text hash     3f97090433432510
+#   content hash  9d64121177097716
+#   text hash     29a5d5b0a62940f4
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

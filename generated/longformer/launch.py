@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2a76cf13be45e8d8
-#   text hash     054ccc10707881d5
+#   content hash  9d64121177097716
+#   text hash     a9c5c5179609de4c
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2a76cf13be45e8d8
-#   text hash     a870129cb3741ea1
+#   content hash  9d64121177097716
+#   text hash     a6ccbe1fa8795bab
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

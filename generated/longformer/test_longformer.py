@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2a76cf13be45e8d8
-#   text hash     eaa12cbb1d2985b9
+#   content hash  9d64121177097716
+#   text hash     26b5a8eb490ea591
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  92382d7fa17f4b3e
-#   text hash     cbabbc62ac7d29ca
+#   content hash  a980722ff4a9028a
+#   text hash     5e692323e44b8505
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

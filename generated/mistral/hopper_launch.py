@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  92382d7fa17f4b3e
-#   text hash     d3a95b11b9d3e2d3
+#   content hash  a980722ff4a9028a
+#   text hash     7e22574ba8c6fd7a
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py gets."""
 

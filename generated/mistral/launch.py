@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  92382d7fa17f4b3e
-#   text hash     a9c2436e10bb01c2
+#   content hash  a980722ff4a9028a
+#   text hash     5c82d2582983f8d2
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  92382d7fa17f4b3e
-#   text hash     7f7851622d660e04
+#   content hash  a980722ff4a9028a
+#   text hash     c1323e1f7a732609
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  92382d7fa17f4b3e
-#   text hash     3849b0affff69485
+#   content hash  a980722ff4a9028a
+#   text hash     a770005abe8ed04d
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  39e839441082e792
-#   text hash     a8be827b028cfd33
+#   content hash  970843c7139d62a4
+#   text hash     8143db66d9ee8aa9
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -132,6 +132,8 @@ def _attend(
     # on a GPU a look at values would wait for it
     if seq_lens.is_cpu:
         decode_arguments.check_values(call, q, seq_lens, cu_seqlens_q)
+        if page_table is not None:
+            decode_arguments.check_pages(call, k_cache, seq_lens, page_table, cu_seqlens_q, _read, ())
     scale = call.scale if scale is None else arguments.as_float("scale", scale)
     if workspace is None:
         workspace = q.new_empty(call.size, dtype=torch.float32)
@@ -252,6 +254,11 @@ def merge(outs, lses, sinks: torch.Tensor | None = None):
 def _seen():
     """How many keys before its own position a new token may see, and how many of the first keys beside those."""
     return 2**28, 0
+
+
+def _read(position, k_len):
+    """Ranges of keys that a new token reads, whatever masks hide within; those that tensors tell are left out."""
+    return ((0, position + 1),)
 
 
 def _check_call(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  39e839441082e792
-#   text hash     5f1724dd35aee8d1
+#   content hash  970843c7139d62a4
+#   text hash     21eedba09fee8269
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  39e839441082e792
-#   text hash     83505e8277802c63
+#   content hash  970843c7139d62a4
+#   text hash     45e1342848e649c2
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

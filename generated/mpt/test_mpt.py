@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  39e839441082e792
-#   text hash     2d45cae7678fb1b4
+#   content hash  970843c7139d62a4
+#   text hash     a2f111fdbb3bbcfd
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

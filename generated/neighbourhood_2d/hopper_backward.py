@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a7bb165acb1dc2cc
-#   text hash     2709ac8fd7aef168
+#   content hash  084b0f33edd18146
+#   text hash     48e7f4dc87db7273
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a7bb165acb1dc2cc
-#   text hash     39eb87cce804523c
+#   content hash  084b0f33edd18146
+#   text hash     d02dc921bf68b60a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py gets."""
 

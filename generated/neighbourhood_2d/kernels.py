@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a7bb165acb1dc2cc
-#   text hash     3332cc8ad8cadc9d
+#   content hash  084b0f33edd18146
+#   text hash     1ae71940b58fa03e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

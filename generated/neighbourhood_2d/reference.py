@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a7bb165acb1dc2cc
-#   text hash     8f4df610e3c59dd0
+#   content hash  084b0f33edd18146
+#   text hash     d0d64be2800d7d7b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a7bb165acb1dc2cc
-#   text hash     5ece0a02807cd665
+#   content hash  084b0f33edd18146
+#   text hash     ef7083ad8ff3f4b8
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

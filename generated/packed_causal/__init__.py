@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  99c4eac7d48edcd3
-#   text hash     3dae171beada0e25
+#   content hash  01a243d03e8fd83f
+#   text hash     6313286ef739a86b
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  99c4eac7d48edcd3
-#   text hash     547f19eb3307a623
+#   content hash  01a243d03e8fd83f
+#   text hash     ca5a48930d99ad4e
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

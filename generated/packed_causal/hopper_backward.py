@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  99c4eac7d48edcd3
-#   text hash     16c06e76282c9c63
+#   content hash  01a243d03e8fd83f
+#   text hash     bbcfa8f36e899819
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  99c4eac7d48edcd3
-#   text hash     73e809d55dc49e17
+#   content hash  01a243d03e8fd83f
+#   text hash     a3142c9b6b1527cd
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

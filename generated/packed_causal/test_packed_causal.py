@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  99c4eac7d48edcd3
-#   text hash     e098d13c05749dd7
+#   content hash  01a243d03e8fd83f
+#   text hash     440a33b1541ee0a3
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

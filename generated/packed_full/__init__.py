@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  99ebca5e6abeaf30
-#   text hash     75cb7ea67e0be5f1
+#   content hash  62f541fb519d0e5b
+#   text hash     886a09742fc7834b
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

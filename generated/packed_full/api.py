@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  99ebca5e6abeaf30
-#   text hash     7a6748f5bcf15ab2
+#   content hash  62f541fb519d0e5b
+#   text hash     4574ef52cb1f6b6e
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  99ebca5e6abeaf30
-#   text hash     2d7d9623c49f285b
+#   content hash  62f541fb519d0e5b
+#   text hash     428d866603eb2db1
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  99ebca5e6abeaf30
-#   text hash     b9a145604c4cdfc7
+#   content hash  62f541fb519d0e5b
+#   text hash     79048340bb63f4be
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  99ebca5e6abeaf30
-#   text hash     4004b1133a8d7177
+#   content hash  62f541fb519d0e5b
+#   text hash     173bf28ed25858f8
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  865ecfac967b897e
-#   text hash     f8afbd26215ed3e6
+#   content hash  604c5b3fd809c084
+#   text hash     02beb9e0d1c7c028
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  865ecfac967b897e
-#   text hash     3e524499320b81af
+#   content hash  604c5b3fd809c084
+#   text hash     fa92d307887de130
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  865ecfac967b897e
-#   text hash     e0468618188854ec
+#   content hash  604c5b3fd809c084
+#   text hash     4ae9a1b323a306a3
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

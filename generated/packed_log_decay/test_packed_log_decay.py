@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  865ecfac967b897e
-#   text hash     27c3421a60a089dd
+#   content hash  604c5b3fd809c084
+#   text hash     c6b34e329bd376fb
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  36db0b027185b7fa
-#   text hash     afb8de35f7adb5bf
+#   content hash  98860119d91383ff
+#   text hash     42ea80426c39dbf0
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  36db0b027185b7fa
-#   text hash     57f56deba6ede223
+#   content hash  98860119d91383ff
+#   text hash     0851e0d88dfcc18a
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  36db0b027185b7fa
-#   text hash     10e8ab20b3bb446e
+#   content hash  98860119d91383ff
+#   text hash     083e5a6fe57c522b
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  36db0b027185b7fa
-#   text hash     33646fca0b383330
+#   content hash  98860119d91383ff
+#   text hash     e5bb91c741df6039
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  89406eb416c1782b
-#   text hash     48237835804610e9
+#   content hash  1b6f4765c802d9e1
+#   text hash     19897f3cefc601a0
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

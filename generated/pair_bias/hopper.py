@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  89406eb416c1782b
-#   text hash     ed6b0e27c079c0ce
+#   content hash  1b6f4765c802d9e1
+#   text hash     14d1f8d92f534a3c
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  89406eb416c1782b
-#   text hash     e6fd31ac09687059
+#   content hash  1b6f4765c802d9e1
+#   text hash     9bea58300a0f8a3d
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  89406eb416c1782b
-#   text hash     5afe77f3c70595b8
+#   content hash  1b6f4765c802d9e1
+#   text hash     87205341c2759a0b
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

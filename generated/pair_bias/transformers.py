@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  89406eb416c1782b
-#   text hash     60e11d1b61502b29
+#   content hash  1b6f4765c802d9e1
+#   text hash     aa2db34be239f749
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b27b7b7410204991
-#   text hash     cd2d68f9f97b20f4
+#   content hash  ef0ef2b1bda27f3a
+#   text hash     e0fd45da0ff4c6ba
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

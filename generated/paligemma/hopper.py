@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b27b7b7410204991
-#   text hash     a0e19dc0e2ceb936
+#   content hash  ef0ef2b1bda27f3a
+#   text hash     534dd0565ca64dc8
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

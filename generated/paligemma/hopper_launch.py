@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b27b7b7410204991
-#   text hash     05291d71d7a9eb61
+#   content hash  ef0ef2b1bda27f3a
+#   text hash     ddabfcac892bcc0c
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b27b7b7410204991
-#   text hash     e5c10ff32a13e035
+#   content hash  ef0ef2b1bda27f3a
+#   text hash     7c8c80ccbe84b9bd
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

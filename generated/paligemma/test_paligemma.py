@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b27b7b7410204991
-#   text hash     a386db88720ec50f
+#   content hash  ef0ef2b1bda27f3a
+#   text hash     d78b2e3374cfc88c
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

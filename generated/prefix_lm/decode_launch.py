@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  16268cbd95bcc586
-#   text hash     b04972c17f756937
+#   content hash  130c4a794c86dfc4
+#   text hash     199f28fb5a6a4c27
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

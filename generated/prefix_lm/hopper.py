@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  16268cbd95bcc586
-#   text hash     45d755031980d7a0
+#   content hash  130c4a794c86dfc4
+#   text hash     03033a645ef3e2d4
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  16268cbd95bcc586
-#   text hash     e14633ef4832de03
+#   content hash  130c4a794c86dfc4
+#   text hash     d73e4a35352c51ce
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py gets."""
 

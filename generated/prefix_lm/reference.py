@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  16268cbd95bcc586
-#   text hash     03a061684d0df86c
+#   content hash  130c4a794c86dfc4
+#   text hash     54994a3101bfae54
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

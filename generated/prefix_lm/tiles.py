@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  16268cbd95bcc586
-#   text hash     5e7fd74f21e21290
+#   content hash  130c4a794c86dfc4
+#   text hash     21685415a2247d7d
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  59624288777a6947
-#   text hash     83d2aeb8eedd8c98
+#   content hash  bdcf3ee0b42affaa
+#   text hash     1c99b2cdd47b075b
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  59624288777a6947
-#   text hash     3a4eb26e363b958c
+#   content hash  bdcf3ee0b42affaa
+#   text hash     2c7daeea33b82675
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  59624288777a6947
-#   text hash     7237bfe6d08ba741
+#   content hash  bdcf3ee0b42affaa
+#   text hash     b4851ba0d2547ac0
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  59624288777a6947
-#   text hash     840d82d386327a64
+#   content hash  bdcf3ee0b42affaa
+#   text hash     0127ffa57e4f146b
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py gets."""
 

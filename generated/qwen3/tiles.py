@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  59624288777a6947
-#   text hash     5387d8f62883a590
+#   content hash  bdcf3ee0b42affaa
+#   text hash     b4596f29121ef65b
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0d2c2ddc55b00ec8
-#   text hash     a6c204c6c0bb9052
+#   content hash  0d93d30ef2135f93
+#   text hash     cebecfed2595a139
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0d2c2ddc55b00ec8
-#   text hash     64354f5da207fdd3
+#   content hash  0d93d30ef2135f93
+#   text hash     a1723433dc0e7934
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

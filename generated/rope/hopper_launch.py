@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0d2c2ddc55b00ec8
-#   text hash     e045d3e41f429296
+#   content hash  0d93d30ef2135f93
+#   text hash     a3111a1a7c5ea478
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0d2c2ddc55b00ec8
-#   text hash     853ffac6dcce7251
+#   content hash  0d93d30ef2135f93
+#   text hash     c93aa0c28503f60a
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

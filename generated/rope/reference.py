@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0d2c2ddc55b00ec8
-#   text hash     e3e9a5314ccef635
+#   content hash  0d93d30ef2135f93
+#   text hash     2159abe75d22887f
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

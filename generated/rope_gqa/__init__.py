@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5f10c8abc7af3b1b
-#   text hash     2747b985aaf6da74
+#   content hash  fb98cb3e0d99f76c
+#   text hash     83b94c0b02d2616f
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

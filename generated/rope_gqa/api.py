@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5f10c8abc7af3b1b
-#   text hash     506a6dc768a1e96e
+#   content hash  fb98cb3e0d99f76c
+#   text hash     74d265efbbc31c9e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5f10c8abc7af3b1b
-#   text hash     a18c49d25e43c018
+#   content hash  fb98cb3e0d99f76c
+#   text hash     ddf93122330e1122
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5f10c8abc7af3b1b
-#   text hash     9362e5d4e2724872
+#   content hash  fb98cb3e0d99f76c
+#   text hash     bb99be6b0aa4bf10
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

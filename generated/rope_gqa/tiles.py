@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5f10c8abc7af3b1b
-#   text hash     c914676d989a0276
+#   content hash  fb98cb3e0d99f76c
+#   text hash     804d63f7441f6408
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

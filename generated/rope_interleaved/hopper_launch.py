@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  416875291338301a
-#   text hash     9221fd9a08a8f755
+#   content hash  f928fb40c8078d75
+#   text hash     d24ccf90a5e6f442
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py gets."""
 

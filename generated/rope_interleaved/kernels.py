@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  416875291338301a
-#   text hash     6f04c9cb694f4a3e
+#   content hash  f928fb40c8078d75
+#   text hash     dd538ab341ecc5ef
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  416875291338301a
-#   text hash     d08ec866d43cad96
+#   content hash  f928fb40c8078d75
+#   text hash     bec9f1e237cbd238
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

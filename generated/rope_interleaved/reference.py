@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  416875291338301a
-#   text hash     abb23147b90ad003
+#   content hash  f928fb40c8078d75
+#   text hash     214957c6bae1bce8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0aa9e56384890151
-#   text hash     84d3dbaa49d086e2
+#   content hash  fa2f9f20c2e022e1
+#   text hash     d5b9088a9c86f1bf
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0aa9e56384890151
-#   text hash     1f50f4c72f178e4d
+#   content hash  fa2f9f20c2e022e1
+#   text hash     4fd2791f090928f7
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

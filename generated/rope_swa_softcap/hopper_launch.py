@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0aa9e56384890151
-#   text hash     7b6a92f5e347f90b
+#   content hash  fa2f9f20c2e022e1
+#   text hash     905783d2095491db
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0aa9e56384890151
-#   text hash     56ff9bbad8aa24cc
+#   content hash  fa2f9f20c2e022e1
+#   text hash     9d19030488feb5c9
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

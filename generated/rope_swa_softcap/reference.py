@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0aa9e56384890151
-#   text hash     5b9ae12b8c8a4239
+#   content hash  fa2f9f20c2e022e1
+#   text hash     a7b7cf0257c9a4cc
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

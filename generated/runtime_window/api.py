@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  75086eb2f999af54
-#   text hash     e8c996d51d36059d
+#   content hash  b6f353e7109b489d
+#   text hash     4f54a2a5cd859906
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

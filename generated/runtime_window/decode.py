@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  75086eb2f999af54
-#   text hash     2de6adad14239118
+#   content hash  b6f353e7109b489d
+#   text hash     fba1728c956e9866
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -116,6 +116,8 @@ def _attend(
     # on a GPU a look at values would wait for it
     if seq_lens.is_cpu:
         decode_arguments.check_values(call, q, seq_lens, cu_seqlens_q)
+        if page_table is not None:
+            decode_arguments.check_pages(call, k_cache, seq_lens, page_table, cu_seqlens_q, _read, (in_window,))
     scale = call.scale if scale is None else arguments.as_float("scale", scale)
     if workspace is None:
         workspace = q.new_empty(call.size, dtype=torch.float32)
@@ -240,6 +242,11 @@ def _seen(in_window):
     if None in (in_window,):
         return 2**28, 0
     return max(0, in_window - 1), 0
+
+
+def _read(position, k_len, in_window):
+    """Ranges of keys that a new token reads, whatever masks hide within; those that tensors tell are left out."""
+    return ((position - in_window + 1, position + 1),)
 
 
 def _check_call(

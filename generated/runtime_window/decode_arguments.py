@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/decode/arguments.py.jinja
-#   content hash  fc9aec4ea7c88b0a
-#   text hash     6886f3528a2a2db4
+#   content hash  4246ecee450599cc
+#   text hash     22c182748b3025fb
 #   render with   attnforge render SPEC
 """What calls of decoding give, checked beside what arguments.py checks, and what shapes it has for kernels.
 
@@ -105,6 +105,25 @@ def check_values(call, q, seq_lens, cu_seqlens_q):
         raise ValueError(f"max_seqlen_k: expected at least the longest sequence's {longest}, got {call.max_seqlen_k}")
     if cu_seqlens_q is not None:
         arguments.check_cuts("cu_seqlens_q", cu_seqlens_q.tolist(), "max_seqlen_q", call.longest, q.shape[0])
+
+
+def check_pages(call, k_cache, seq_lens, page_table, cu_seqlens_q, read, numbers):
+    """Entries of pages that new tokens read; `read` tells the keys of one at some position."""
+    pages, size = k_cache.shape[:2]
+    if not ((page_table < 0) | (page_table >= pages)).any():
+        return
+    lengths, new = seq_lens.tolist(), [call.longest] * len(seq_lens)
+    if cu_seqlens_q is not None:
+        new = cu_seqlens_q.diff().tolist()
+    for b, (entries, k_len, count) in enumerate(zip(page_table.tolist(), lengths, new)):
+        wrong = [place for place, page in enumerate(entries) if not 0 <= page < pages]
+        for position in range(max(k_len - count, 0), k_len) if wrong else ():
+            for lo, hi in read(position, k_len, *numbers):
+                lo, hi = max(lo, 0), min(hi, k_len)
+                place = next((n for n in wrong if max(lo, n * size) < min(hi, n * size + size)), None)
+                if place is not None:
+                    told = f"got {entries[place]} for keys from {place * size} on of sequence {b}"
+                    raise ValueError(f"page_table: expected one of the cache's {pages} pages, {told}")
 
 
 def parts(outs, lses):

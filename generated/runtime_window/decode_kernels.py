@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  75086eb2f999af54
-#   text hash     3e35b0e4de194280
+#   content hash  b6f353e7109b489d
+#   text hash     a4192c59d72e6666
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

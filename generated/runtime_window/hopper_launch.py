@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  75086eb2f999af54
-#   text hash     dad9396a3aa33a6d
+#   content hash  b6f353e7109b489d
+#   text hash     dfa8d7e9cc90c065
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

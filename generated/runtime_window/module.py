@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  75086eb2f999af54
-#   text hash     c7e5df27fbf216ef
+#   content hash  b6f353e7109b489d
+#   text hash     3d55cba7847b71b1
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8215f876a8688129
-#   text hash     986e8f0544d5324d
+#   content hash  bf726459ce33f7b1
+#   text hash     d1bd6990254fc82a
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8215f876a8688129
-#   text hash     147b84b06433e266
+#   content hash  bf726459ce33f7b1
+#   text hash     39dd4ffc57247f92
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8215f876a8688129
-#   text hash     900729112f670fd8
+#   content hash  bf726459ce33f7b1
+#   text hash     fd7cfd48d69df1ad
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8215f876a8688129
-#   text hash     96c367ea55de9043
+#   content hash  bf726459ce33f7b1
+#   text hash     659fd26e8bb3e3bc
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a49b0380d4cdc000
-#   text hash     07e49be731d4814c
+#   content hash  f0d6165cf177cbb3
+#   text hash     7105f97fe0651db5
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -129,6 +129,8 @@ def _attend(
     # on a GPU a look at values would wait for it
     if seq_lens.is_cpu:
         decode_arguments.check_values(call, q, seq_lens, cu_seqlens_q)
+        if page_table is not None:
+            decode_arguments.check_pages(call, k_cache, seq_lens, page_table, cu_seqlens_q, _read, (in_window,))
     scale = call.scale if scale is None else arguments.as_float("scale", scale)
     if workspace is None:
         workspace = q.new_empty(call.size, dtype=torch.float32)
@@ -260,6 +262,11 @@ def _seen(in_window):
     if None in (in_window,):
         return 2**28, 0
     return max(0, in_window - 1), 0
+
+
+def _read(position, k_len, in_window):
+    """Ranges of keys that a new token reads, whatever masks hide within; those that tensors tell are left out."""
+    return ((position - in_window + 1, position + 1),)
 
 
 def _check_call(

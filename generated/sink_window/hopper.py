@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a49b0380d4cdc000
-#   text hash     8edf2c8df0dac569
+#   content hash  f0d6165cf177cbb3
+#   text hash     4056d4b3c2219281
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

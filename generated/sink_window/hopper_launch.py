@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a49b0380d4cdc000
-#   text hash     1a83ac5f89860909
+#   content hash  f0d6165cf177cbb3
+#   text hash     0639a3235f834911
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

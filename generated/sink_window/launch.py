@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a49b0380d4cdc000
-#   text hash     0f59fd2ce394c38a
+#   content hash  f0d6165cf177cbb3
+#   text hash     b5650a6ffa33ba9b
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a49b0380d4cdc000
-#   text hash     adca56535570f911
+#   content hash  f0d6165cf177cbb3
+#   text hash     6b25f8b1fead14d0
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a23457189f576ee4
-#   text hash     3c76f5731122735c
+#   content hash  7cd26d8631098281
+#   text hash     2175c3cf5eea501e
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a23457189f576ee4
-#   text hash     25aedba9bf909911
+#   content hash  7cd26d8631098281
+#   text hash     7accae4a654b6b65
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -72,6 +72,8 @@ def attend_with_cache(
     # on a GPU a look at values would wait for it
     if seq_lens.is_cpu:
         decode_arguments.check_values(call, q, seq_lens, cu_seqlens_q)
+        if page_table is not None:
+            decode_arguments.check_pages(call, k_cache, seq_lens, page_table, cu_seqlens_q, _read, ())
     scale = call.scale if scale is None else arguments.as_float("scale", scale)
     if workspace is None:
         workspace = q.new_empty(call.size, dtype=torch.float32)
@@ -178,6 +180,11 @@ def merge(outs, lses, sinks: torch.Tensor | None = None):
 def _seen():
     """How many keys before its own position a new token may see, and how many of the first keys beside those."""
     return 1023, 0
+
+
+def _read(position, k_len):
+    """Ranges of keys that a new token reads, whatever masks hide within; those that tensors tell are left out."""
+    return ((position - 1023, position + 1),)
 
 
 def _check_call(

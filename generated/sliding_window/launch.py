@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a23457189f576ee4
-#   text hash     b789a3337c4e7b40
+#   content hash  7cd26d8631098281
+#   text hash     d6a0cad52dfecd52
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a23457189f576ee4
-#   text hash     467d5a7ad2454eb5
+#   content hash  7cd26d8631098281
+#   text hash     9415c2c1ef9dcf45
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a23457189f576ee4
-#   text hash     405b70f73c26fc3e
+#   content hash  7cd26d8631098281
+#   text hash     d56addd1f9e1282a
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a5f12985e47622d8
-#   text hash     5b066ca879dda868
+#   content hash  df9fe7d668557f64
+#   text hash     2bf1b6bedc71888d
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a5f12985e47622d8
-#   text hash     02cfb5878e777284
+#   content hash  df9fe7d668557f64
+#   text hash     58e000cca7d14fc8
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a5f12985e47622d8
-#   text hash     22ea8c2985454dda
+#   content hash  df9fe7d668557f64
+#   text hash     8d15900f67a0dea9
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

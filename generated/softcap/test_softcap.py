@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a5f12985e47622d8
-#   text hash     0460dc2c36cbbfbe
+#   content hash  df9fe7d668557f64
+#   text hash     44667e9d21cfd13f
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a5f12985e47622d8
-#   text hash     8f4922da1e28cbb7
+#   content hash  df9fe7d668557f64
+#   text hash     93bbe2c2751d1fcf
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  36025c69b30c93cc
-#   text hash     7fa6b40b9ace8196
+#   content hash  4334782361504257
+#   text hash     f7fa76d9df5893ae
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  36025c69b30c93cc
-#   text hash     5001b33ab89fd0bf
+#   content hash  4334782361504257
+#   text hash     493845d420ca3c55
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  36025c69b30c93cc
-#   text hash     1b53c5198b40f5fe
+#   content hash  4334782361504257
+#   text hash     5eb698123a34f644
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

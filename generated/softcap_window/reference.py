@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  36025c69b30c93cc
-#   text hash     f84514457fb0f7fe
+#   content hash  4334782361504257
+#   text hash     779048c5b5b277ea
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

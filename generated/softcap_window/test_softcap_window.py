@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  36025c69b30c93cc
-#   text hash     6af0ee948ccc3ca5
+#   content hash  4334782361504257
+#   text hash     7b471e56d631db27
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

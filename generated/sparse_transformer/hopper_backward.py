@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fa4932a2e2f66d62
-#   text hash     6c051ebb32c2972a
+#   content hash  7abb7f988072a092
+#   text hash     82978ee01b5846d7
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fa4932a2e2f66d62
-#   text hash     e4d81e64474cd6b1
+#   content hash  7abb7f988072a092
+#   text hash     e8cbd07e954509a9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fa4932a2e2f66d62
-#   text hash     94bd68cbe645aedf
+#   content hash  7abb7f988072a092
+#   text hash     faf922d0830e17d1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

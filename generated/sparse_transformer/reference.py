@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fa4932a2e2f66d62
-#   text hash     aeb8a6a3bb115cc2
+#   content hash  7abb7f988072a092
+#   text hash     05a0b45375a80742
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fa4932a2e2f66d62
-#   text hash     bfea987f8a734c55
+#   content hash  7abb7f988072a092
+#   text hash     0461d4f287034866
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e5aa4646bbd30f35
-#   text hash     c5de9ada93e1d912
+#   content hash  c6ad3301f2b2e892
+#   text hash     8c277c6915df8526
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e5aa4646bbd30f35
-#   text hash     9d455db7059ec2bd
+#   content hash  c6ad3301f2b2e892
+#   text hash     8f36fb71b0066117
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e5aa4646bbd30f35
-#   text hash     06b410f09da2f591
+#   content hash  c6ad3301f2b2e892
+#   text hash     9ff96bd9a6b32147
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

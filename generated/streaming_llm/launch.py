@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e5aa4646bbd30f35
-#   text hash     1e504da0d2b4e1bf
+#   content hash  c6ad3301f2b2e892
+#   text hash     d22b07649019cf62
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

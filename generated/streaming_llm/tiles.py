@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e5aa4646bbd30f35
-#   text hash     c9b0eb6adc8b7e58
+#   content hash  c6ad3301f2b2e892
+#   text hash     9cfe3a96608dc11e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  49ed42c19b428b7e
-#   text hash     e8b2130c8fd77cae
+#   content hash  d564c00cbe02bca2
+#   text hash     93485e9edb75012a
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

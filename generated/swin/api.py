@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  49ed42c19b428b7e
-#   text hash     3a54b6c6d08604c6
+#   content hash  d564c00cbe02bca2
+#   text hash     a733cebc09f1432c
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  49ed42c19b428b7e
-#   text hash     50716d9c32f0f4b1
+#   content hash  d564c00cbe02bca2
+#   text hash     8640d9f94dcf50fb
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  49ed42c19b428b7e
-#   text hash     2eeb5343a69102c9
+#   content hash  d564c00cbe02bca2
+#   text hash     bdadee14e1c24f71
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

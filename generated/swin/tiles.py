@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  49ed42c19b428b7e
-#   text hash     fbb09b8857eff08d
+#   content hash  d564c00cbe02bca2
+#   text hash     a1551abaa7722a2a
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f685c691f1dfbe90
-#   text hash     ed3997e9ba866393
+#   content hash  b9a084bb330c353f
+#   text hash     3b4334d34039abba
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f685c691f1dfbe90
-#   text hash     66e699584f2d3271
+#   content hash  b9a084bb330c353f
+#   text hash     295338e138a8478b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

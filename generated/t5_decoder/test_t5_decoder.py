@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f685c691f1dfbe90
-#   text hash     bf1450cff643d2b4
+#   content hash  b9a084bb330c353f
+#   text hash     96061c949618a6f2
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f685c691f1dfbe90
-#   text hash     026b2b9d7e77b8e7
+#   content hash  b9a084bb330c353f
+#   text hash     4fc2381ff5e3d479
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c5e4f9cc08323a0f
-#   text hash     0c51285e88a96a94
+#   content hash  1a83d701a7466773
+#   text hash     90c4fefc47124c5f
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

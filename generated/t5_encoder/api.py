@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c5e4f9cc08323a0f
-#   text hash     a7942bc205b78d5b
+#   content hash  1a83d701a7466773
+#   text hash     2f394fdc5a8b4f74
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c5e4f9cc08323a0f
-#   text hash     a092aae1d9ec3e8e
+#   content hash  1a83d701a7466773
+#   text hash     ea5aaa1a0297432c
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c5e4f9cc08323a0f
-#   text hash     56ba2196640fbca6
+#   content hash  1a83d701a7466773
+#   text hash     0ae95909dc19534c
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c5e4f9cc08323a0f
-#   text hash     da8f61cf0b0dd0ea
+#   content hash  1a83d701a7466773
+#   text hash     26ad7a45d4e281bf
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7b0e8df56054212a
-#   text hash     c8da6c15b7831bc4
+#   content hash  cf20407faa7ee630
+#   text hash     2a52c85a92337961
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7b0e8df56054212a
-#   text hash     93f9cfab890e7fa6
+#   content hash  cf20407faa7ee630
+#   text hash     0b8a8d798542848d
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

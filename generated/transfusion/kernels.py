@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7b0e8df56054212a
-#   text hash     373757d62d1d2a21
+#   content hash  cf20407faa7ee630
+#   text hash     cb884330c4281880
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7b0e8df56054212a
-#   text hash     2a2da77ec01c9e37
+#   content hash  cf20407faa7ee630
+#   text hash     ea86e4db1c03af36
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

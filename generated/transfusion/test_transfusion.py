@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7b0e8df56054212a
-#   text hash     a39810d2ab1b0ef6
+#   content hash  cf20407faa7ee630
+#   text hash     ab11455c20dfe97c
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2db0c89ce609deec
-#   text hash     6e1a2b43a3003583
+#   content hash  6e70e2a8b401b642
+#   text hash     8790878258107735
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

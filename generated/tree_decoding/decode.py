@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2db0c89ce609deec
-#   text hash     ea8234e5c6258c1f
+#   content hash  6e70e2a8b401b642
+#   text hash     6bec7452b575d222
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -141,6 +141,8 @@ def _attend(
     # on a GPU a look at values would wait for it
     if seq_lens.is_cpu:
         decode_arguments.check_values(call, q, seq_lens, cu_seqlens_q)
+        if page_table is not None:
+            decode_arguments.check_pages(call, k_cache, seq_lens, page_table, cu_seqlens_q, _read, ())
     scale = call.scale if scale is None else arguments.as_float("scale", scale)
     if workspace is None:
         workspace = q.new_empty(call.size, dtype=torch.float32)
@@ -280,6 +282,11 @@ def merge(outs, lses, sinks: torch.Tensor | None = None):
 def _seen():
     """How many keys before its own position a new token may see, and how many of the first keys beside those."""
     return 2**28, 0
+
+
+def _read(position, k_len):
+    """Ranges of keys that a new token reads, whatever masks hide within; those that tensors tell are left out."""
+    return ((0, k_len),)
 
 
 def _check_call(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2db0c89ce609deec
-#   text hash     eeb9a67ad7f6b878
+#   content hash  6e70e2a8b401b642
+#   text hash     afe5f93cd31e5b47
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2db0c89ce609deec
-#   text hash     d1a900b9086e65f3
+#   content hash  6e70e2a8b401b642
+#   text hash     314dd6e90c3bc8ad
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2db0c89ce609deec
-#   text hash     0b83ce83211f7695
+#   content hash  6e70e2a8b401b642
+#   text hash     9b7c4de001f7620f
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from caches import Values, package
+from caches import Cache, Sequences, Values, expected, package
 
 pytestmark = pytest.mark.slow
 
@@ -150,6 +150,57 @@ def test_scales_have_no_gradients(variant: Callable[[str], ModuleType], name: st
     scales = {x: torch.ones((), requires_grad=x == name) for x in ("k_scale", "v_scale")}
     with pytest.raises(RuntimeError, match=f"{name}: decoding has no backward pass"):
         variant("plain_checked").decode.attend_with_cache(Q, k, v, LENGTHS, **scales)
+
+
+# a variant, its keywords, and which pages of 4 keys a sequence of 50 whose last 2 tokens are new reads
+PAGES = [
+    ("plain_checked", {}, range(13)),
+    ("window_checked", {"window": 9}, range(10, 13)),
+    ("window_checked", {"window": 14}, range(8, 13)),
+    ("chunks_checked", {}, (0, 10, 11, 12)),
+]
+
+
+@pytest.mark.parametrize("wrong", [-1, 16, 2**31 - 1])
+@pytest.mark.parametrize(("name", "given", "read"), PAGES)
+def test_pages_that_there_are_not(
+    variant: Callable[[str], ModuleType], name: str, given: Values, read: range | tuple[int, ...], wrong: int
+) -> None:
+    decoding, s = variant(name).decode, Sequences([50], [2])
+    cache = Cache(s, page=4, room=60).fill(decoding.append)
+    assert cache.total > 16
+    k, v = cache.k[:16], cache.v[:16]
+    table = torch.randperm(16)[None, :15].int()
+    for i, page in enumerate(table[0, :13].tolist()):
+        k[page], v[page] = (x[0][i * 4 : i * 4 + 4].new_zeros(4, 2, 16) for x in (s.k, s.v))
+        n = min(4, 50 - i * 4)
+        k[page, :n], v[page, :n] = s.k[0][i * 4 : i * 4 + n], s.v[0][i * 4 : i * 4 + n]
+    q = torch.stack(s.q)
+    others = table.clone()
+    others[:, [i for i in range(15) if i not in read]] = wrong
+    out = decoding.attend_with_cache(q, k, v, s.seq_lens, page_table=others, **given)
+    torch.testing.assert_close(out[0], expected(variant(name), s, lambda b: given)[0][0], rtol=1e-4, atol=2e-5)
+    for i in read:
+        changed = table.clone()
+        changed[0, i] = wrong
+        told = rf"page_table: expected one of the cache's 16 pages, got {wrong} for keys from {4 * i} on of sequence 0"
+        with pytest.raises(ValueError, match=told):
+            decoding.attend_with_cache(q, k, v, s.seq_lens, page_table=changed, **given)
+
+
+def test_pages_of_sequences_that_read_nothing(variant: Callable[[str], ModuleType]) -> None:
+    """No new tokens, or no keys: entries may be anything. What tensors hide is not checked."""
+    decoding, s = variant("plain_checked").decode, Sequences([20, 9, 0], [2, 0, 0])
+    cache = Cache(s, page=4).fill(decoding.append)
+    table = cache.pages()["page_table"]
+    table[1:] = -1
+    q = torch.cat(s.q)
+    decoding.attend_with_cache(q, cache.k, cache.v, s.seq_lens, page_table=table, **s.cuts())
+    decoding = variant("rows_checked").decode
+    table = cache.pages()["page_table"][:1].clone()
+    table[0, :3] = -1
+    given = {"page_table": table, "far": whole(3, 5, 1, 4)}
+    assert decoding.attend_with_cache(s.q[0][None], cache.k, cache.v, whole(20), **given).isfinite().all()
 
 
 def test_numbers_of_other_libraries(variant: Callable[[str], ModuleType]) -> None:

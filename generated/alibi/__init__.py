@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  382db0b588bafcb3
-#   text hash     d7c2e7f3658f7571
+#   content hash  52fc24168211a983
+#   text hash     7a5a42c3d3833f7e
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  382db0b588bafcb3
-#   text hash     47ce7a7e881bc869
+#   content hash  52fc24168211a983
+#   text hash     62097179037f9065
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  382db0b588bafcb3
-#   text hash     22623a09ebaf02b9
+#   content hash  52fc24168211a983
+#   text hash     70d7316b23db7333
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

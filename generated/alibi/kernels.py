@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  382db0b588bafcb3
-#   text hash     696be2b19021690b
+#   content hash  52fc24168211a983
+#   text hash     71306b2432d60426
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

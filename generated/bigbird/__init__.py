@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c1e7848af6b40d37
-#   text hash     58c68e78526c1576
+#   content hash  aef7ea1b0018c769
+#   text hash     37851f636b4a7e57
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

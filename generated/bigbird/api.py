@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c1e7848af6b40d37
-#   text hash     47ecb19ae9aee32f
+#   content hash  aef7ea1b0018c769
+#   text hash     0fa6082260da00eb
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

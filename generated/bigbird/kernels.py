@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c1e7848af6b40d37
-#   text hash     7d54db0079c12b33
+#   content hash  aef7ea1b0018c769
+#   text hash     c270733a6f1a216e
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c1e7848af6b40d37
-#   text hash     245cf784f57ebb49
+#   content hash  aef7ea1b0018c769
+#   text hash     4b341b3e194279e1
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c1e7848af6b40d37
-#   text hash     c9945be09e329663
+#   content hash  aef7ea1b0018c769
+#   text hash     7d4129a043f78195
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  bfd592b29f5df836
-#   text hash     8fa0439168e60c0c
+#   content hash  10d27fdda59351d6
+#   text hash     987c02d70ce10cc9
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  bfd592b29f5df836
-#   text hash     2ff5b7762aa09e67
+#   content hash  10d27fdda59351d6
+#   text hash     d7de672671e2d809
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  bfd592b29f5df836
-#   text hash     0bc2a7f4c0e3c784
+#   content hash  10d27fdda59351d6
+#   text hash     4ce1267c13616a0b
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  bfd592b29f5df836
-#   text hash     81808acc91ddf435
+#   content hash  10d27fdda59351d6
+#   text hash     955743d946a5cfcb
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  bfd592b29f5df836
-#   text hash     62153b27a56a5269
+#   content hash  10d27fdda59351d6
+#   text hash     30d1436a34e129d7
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

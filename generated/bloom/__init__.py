@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b719efc2e4bdb875
-#   text hash     fda13f02405d31b4
+#   content hash  0c8f4815e2153aa8
+#   text hash     5a5739978c9127a1
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b719efc2e4bdb875
-#   text hash     32542b418fd6447c
+#   content hash  0c8f4815e2153aa8
+#   text hash     96c71030425459b5
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

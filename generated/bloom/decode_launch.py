@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b719efc2e4bdb875
-#   text hash     cb2c41fe63796823
+#   content hash  0c8f4815e2153aa8
+#   text hash     f65bb34308776a04
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b719efc2e4bdb875
-#   text hash     845fb4a60c773efe
+#   content hash  0c8f4815e2153aa8
+#   text hash     616a303062cfe0d3
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b719efc2e4bdb875
-#   text hash     7b95b0e2fec8d825
+#   content hash  0c8f4815e2153aa8
+#   text hash     3837ebe077677867
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f93186c92dbf88a2
-#   text hash     5867e0b86c06d88d
+#   content hash  e0f00abf1e232e64
+#   text hash     03cb5429bf183d7e
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f93186c92dbf88a2
-#   text hash     cd821209bb602bc3
+#   content hash  e0f00abf1e232e64
+#   text hash     b2658f29db2ed272
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f93186c92dbf88a2
-#   text hash     54d06f261a221511
+#   content hash  e0f00abf1e232e64
+#   text hash     c47d5239d853c2e1
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

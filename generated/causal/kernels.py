@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f93186c92dbf88a2
-#   text hash     438cad75475ad452
+#   content hash  e0f00abf1e232e64
+#   text hash     6273a8e586cf0837
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

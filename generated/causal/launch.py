@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f93186c92dbf88a2
-#   text hash     37ff10e5152cac07
+#   content hash  e0f00abf1e232e64
+#   text hash     9a5fa7f04a506d1d
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f93186c92dbf88a2
-#   text hash     9c6a5913ed026cfc
+#   content hash  e0f00abf1e232e64
+#   text hash     bd839b66757bf4a4
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f93186c92dbf88a2
-#   text hash     e736d536ecf7d6b5
+#   content hash  e0f00abf1e232e64
+#   text hash     6bd813179e00123e
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

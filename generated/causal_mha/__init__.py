@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1850c87ba4739e84
-#   text hash     72627bdd2fdb5806
+#   content hash  f8543a874da49542
+#   text hash     a7e99d3876194f54
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1850c87ba4739e84
-#   text hash     3c9adf007d1f2f5c
+#   content hash  f8543a874da49542
+#   text hash     deb0870a1d419b09
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1850c87ba4739e84
-#   text hash     794a09491b2bf67f
+#   content hash  f8543a874da49542
+#   text hash     6a9869b520a67a6f
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py gets."""
 

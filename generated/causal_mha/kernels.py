@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1850c87ba4739e84
-#   text hash     8e3065b885a5a664
+#   content hash  f8543a874da49542
+#   text hash     58fec58fe78e9659
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1850c87ba4739e84
-#   text hash     852634a75ec3c908
+#   content hash  f8543a874da49542
+#   text hash     01e44af075bf3cc7
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  374215e525b6d275
-#   text hash     2a1c37dbc5f724d0
+#   content hash  8895a5dacf31f32e
+#   text hash     a0aa07727383cebe
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

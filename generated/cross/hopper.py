@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  374215e525b6d275
-#   text hash     4d385f84846ec21b
+#   content hash  8895a5dacf31f32e
+#   text hash     835e4526efc0752f
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

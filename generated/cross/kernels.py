@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  374215e525b6d275
-#   text hash     6f55563e62ad1293
+#   content hash  8895a5dacf31f32e
+#   text hash     052598741a5fdc9f
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  374215e525b6d275
-#   text hash     9ca864a6b7aba891
+#   content hash  8895a5dacf31f32e
+#   text hash     5f1b7721322d0fb9
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

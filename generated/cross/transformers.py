@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  374215e525b6d275
-#   text hash     6d879e711f5edca0
+#   content hash  8895a5dacf31f32e
+#   text hash     8dd19226d59a9f64
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

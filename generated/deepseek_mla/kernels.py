@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9fafe1013b1deb46
-#   text hash     5a3ed5362965cbbd
+#   content hash  1f30f2092a279da7
+#   text hash     37e3d662ed54ab1c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

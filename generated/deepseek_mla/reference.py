@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9fafe1013b1deb46
-#   text hash     0ca5bddc4fd18317
+#   content hash  1f30f2092a279da7
+#   text hash     d585b308c19a8800
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9fafe1013b1deb46
-#   text hash     7e6e4af36afe44cf
+#   content hash  1f30f2092a279da7
+#   text hash     1df1ea852d135c9e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9fafe1013b1deb46
-#   text hash     e29f98babb8ba605
+#   content hash  1f30f2092a279da7
+#   text hash     47892f68e8c49f42
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e78762f1fe56dc90
-#   text hash     a9127a76c52a13a9
+#   content hash  33bb4fe4e172bb90
+#   text hash     267c1f2646d86830
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e78762f1fe56dc90
-#   text hash     f55b1bcc14d9399e
+#   content hash  33bb4fe4e172bb90
+#   text hash     8b515947d816cf56
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e78762f1fe56dc90
-#   text hash     1025f58803e6b081
+#   content hash  33bb4fe4e172bb90
+#   text hash     9da7e4315a140d1c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e78762f1fe56dc90
-#   text hash     cfc0bfa358d26a6f
+#   content hash  33bb4fe4e172bb90
+#   text hash     ae5a0a7017abde4e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e78762f1fe56dc90
-#   text hash     8f3b77df384dd75d
+#   content hash  33bb4fe4e172bb90
+#   text hash     2a71555819858329
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

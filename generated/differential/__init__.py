@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5588cad8243b4002
-#   text hash     4bfbec9048e9d702
+#   content hash  cc74f4763772b72a
+#   text hash     9e1cdffec636e846
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

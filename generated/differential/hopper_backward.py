@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5588cad8243b4002
-#   text hash     88870e7f871888b0
+#   content hash  cc74f4763772b72a
+#   text hash     0b1f0342167921f7
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

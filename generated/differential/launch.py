@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5588cad8243b4002
-#   text hash     5343065aa7f14a1e
+#   content hash  cc74f4763772b72a
+#   text hash     bd844e9ccc7d9169
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5588cad8243b4002
-#   text hash     f8b4bf1ce4b3905d
+#   content hash  cc74f4763772b72a
+#   text hash     1743b2ca55fb91ec
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5588cad8243b4002
-#   text hash     5c433b74f48c656d
+#   content hash  cc74f4763772b72a
+#   text hash     4aebdc4ce3e0b6cc
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

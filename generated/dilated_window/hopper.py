@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f06cf0e5ba76c903
-#   text hash     7b8e14a29245cc9b
+#   content hash  4b4a2ff3806edc67
+#   text hash     d2f946c1100fc13b
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

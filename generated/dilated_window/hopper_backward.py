@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f06cf0e5ba76c903
-#   text hash     4e0e55617e7a5d45
+#   content hash  4b4a2ff3806edc67
+#   text hash     e1147bd396e8a306
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f06cf0e5ba76c903
-#   text hash     f633d36e673f638c
+#   content hash  4b4a2ff3806edc67
+#   text hash     ab1b0226dd683eda
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f06cf0e5ba76c903
-#   text hash     ae2f40c6c35b97cf
+#   content hash  4b4a2ff3806edc67
+#   text hash     787ed39daced8136
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

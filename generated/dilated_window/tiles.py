@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f06cf0e5ba76c903
-#   text hash     4a985a9321d33ba0
+#   content hash  4b4a2ff3806edc67
+#   text hash     102d7002b09396a7
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

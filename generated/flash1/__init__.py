@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  abb52019489e095d
-#   text hash     05a20b36e89c41a5
+#   content hash  4eeca9ef91fb9309
+#   text hash     d2d2c2f4c80932de
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  abb52019489e095d
-#   text hash     fb439cb91ece7b90
+#   content hash  4eeca9ef91fb9309
+#   text hash     422a331d6a278aca
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

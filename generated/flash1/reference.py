@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  abb52019489e095d
-#   text hash     7d65ff74f0820e09
+#   content hash  4eeca9ef91fb9309
+#   text hash     51d3c5fbfb8bc136
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

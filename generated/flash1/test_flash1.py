@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  abb52019489e095d
-#   text hash     2ea31f454072d900
+#   content hash  4eeca9ef91fb9309
+#   text hash     0837d85e3017ba73
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

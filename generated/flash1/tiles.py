@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  abb52019489e095d
-#   text hash     3da169cd69913eb1
+#   content hash  4eeca9ef91fb9309
+#   text hash     abcde143477ed532
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

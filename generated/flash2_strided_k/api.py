@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b86d5f3fb006b408
-#   text hash     0321b861d5fd96bf
+#   content hash  58384e0657f7d26b
+#   text hash     049a9bc069ff9520
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b86d5f3fb006b408
-#   text hash     308d97a12c203ab0
+#   content hash  58384e0657f7d26b
+#   text hash     b74f8e6eac209d70
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

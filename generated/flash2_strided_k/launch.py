@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b86d5f3fb006b408
-#   text hash     fe2a2cb1e6a5addc
+#   content hash  58384e0657f7d26b
+#   text hash     f194ff7be4e7217b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

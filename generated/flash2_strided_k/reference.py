@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b86d5f3fb006b408
-#   text hash     fe07bb5eb43e8d4d
+#   content hash  58384e0657f7d26b
+#   text hash     3e25bdd9c887a254
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b86d5f3fb006b408
-#   text hash     2e3943777a65d0a6
+#   content hash  58384e0657f7d26b
+#   text hash     c2336b07dcbcbed2
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

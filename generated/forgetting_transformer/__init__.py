@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0766ef1930d75a79
-#   text hash     1680f0c726d97da2
+#   content hash  5178027671c15604
+#   text hash     c196bdcda303f7e1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0766ef1930d75a79
-#   text hash     daa025df181fb281
+#   content hash  5178027671c15604
+#   text hash     1cf6531bb4453b3c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

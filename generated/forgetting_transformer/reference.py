@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0766ef1930d75a79
-#   text hash     f7dd258f0b9a7e56
+#   content hash  5178027671c15604
+#   text hash     bd0ab81cff6be5db
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

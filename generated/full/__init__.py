@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  06d78d79ed763881
-#   text hash     66adf66b5960bc73
+#   content hash  c45acfe1594e2cb4
+#   text hash     93a53ab421e67d06
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

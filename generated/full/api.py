@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  06d78d79ed763881
-#   text hash     3e5468a42781ac5c
+#   content hash  c45acfe1594e2cb4
+#   text hash     01fa51053a1a0eb4
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

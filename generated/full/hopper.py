@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  06d78d79ed763881
-#   text hash     28a4a04d029e123d
+#   content hash  c45acfe1594e2cb4
+#   text hash     847036783392aabb
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

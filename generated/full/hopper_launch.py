@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  06d78d79ed763881
-#   text hash     97a27106cee790d3
+#   content hash  c45acfe1594e2cb4
+#   text hash     d913bb5a14e05e1f
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  06d78d79ed763881
-#   text hash     67dfc2387ac605ef
+#   content hash  c45acfe1594e2cb4
+#   text hash     a1df9cff9eeaec45
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  06d78d79ed763881
-#   text hash     ce13213cc0231d2b
+#   content hash  c45acfe1594e2cb4
+#   text hash     d18dd00dd71f78ba
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  06d78d79ed763881
-#   text hash     1bb046ec566eab22
+#   content hash  c45acfe1594e2cb4
+#   text hash     c9569a9a2cee532b
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

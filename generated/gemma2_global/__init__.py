@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  80fe5966f432cc28
-#   text hash     da94521ee59ce74c
+#   content hash  d4db52104a20ec45
+#   text hash     00489128f082e847
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

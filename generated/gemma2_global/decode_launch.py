@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  80fe5966f432cc28
-#   text hash     c290d6f570dec249
+#   content hash  d4db52104a20ec45
+#   text hash     5ac887562850c849
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  80fe5966f432cc28
-#   text hash     c5adae47376135d6
+#   content hash  d4db52104a20ec45
+#   text hash     7d32fe85d6cef23b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  80fe5966f432cc28
-#   text hash     b9652e5e2434176e
+#   content hash  d4db52104a20ec45
+#   text hash     8be3f167dfb53af2
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

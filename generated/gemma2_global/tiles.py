@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  80fe5966f432cc28
-#   text hash     10b18c6a33f15e37
+#   content hash  d4db52104a20ec45
+#   text hash     8b9981f00c15a9e5
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  db775e6da3b1db0f
-#   text hash     62ba222ae6d1139d
+#   content hash  65ce8f42401c5851
+#   text hash     4fbffc388c47309b
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

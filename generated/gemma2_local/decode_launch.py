@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  db775e6da3b1db0f
-#   text hash     663918e464b9fd3c
+#   content hash  65ce8f42401c5851
+#   text hash     a9f8b98bb471dd89
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  db775e6da3b1db0f
-#   text hash     c19458f8164009ca
+#   content hash  65ce8f42401c5851
+#   text hash     f90eeb6372997a7b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

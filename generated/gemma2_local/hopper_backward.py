@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  db775e6da3b1db0f
-#   text hash     4d715992c2e3f80c
+#   content hash  65ce8f42401c5851
+#   text hash     97509ec147b658ef
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

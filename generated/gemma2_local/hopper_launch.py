@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  db775e6da3b1db0f
-#   text hash     57c59b85a4731bb4
+#   content hash  65ce8f42401c5851
+#   text hash     fae97f83ed2b1cfc
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py gets."""
 

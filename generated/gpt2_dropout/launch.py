@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  547a9a5732362930
-#   text hash     e1672388544b97d2
+#   content hash  95b221ce23de450b
+#   text hash     b06eaab6fa048662
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  547a9a5732362930
-#   text hash     227d490c66e57c14
+#   content hash  95b221ce23de450b
+#   text hash     85e10d2df7cf35f6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

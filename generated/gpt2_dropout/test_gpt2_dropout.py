@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  547a9a5732362930
-#   text hash     26522913313d6e3b
+#   content hash  95b221ce23de450b
+#   text hash     9cac05bacc2d7c5e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  547a9a5732362930
-#   text hash     c574991ee0b26ea4
+#   content hash  95b221ce23de450b
+#   text hash     51df2fa0417082f7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  94da61590d392a85
-#   text hash     3e7fe4876b9d2d89
+#   content hash  845b856eac236c62
+#   text hash     5ee500651ee3cb66
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  94da61590d392a85
-#   text hash     a73a3f08e564b6db
+#   content hash  845b856eac236c62
+#   text hash     add89b767e6ea9fe
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

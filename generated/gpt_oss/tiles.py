@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  94da61590d392a85
-#   text hash     91b2833b1d7ef2af
+#   content hash  845b856eac236c62
+#   text hash     35015e5331035278
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  be070b380c8babf8
-#   text hash     1ee4052913420abd
+#   content hash  6ff47377c13458ba
+#   text hash     d9de6e37e203a954
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

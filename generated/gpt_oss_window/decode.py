@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  be070b380c8babf8
-#   text hash     f95eaf03eabaf6fd
+#   content hash  6ff47377c13458ba
+#   text hash     208025e6bbe63e4e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  be070b380c8babf8
-#   text hash     095f6489a0dcc3b9
+#   content hash  6ff47377c13458ba
+#   text hash     3b4aebc3eee4686a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

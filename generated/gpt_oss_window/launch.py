@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  be070b380c8babf8
-#   text hash     f3d72694476d4e2d
+#   content hash  6ff47377c13458ba
+#   text hash     84a862b32d83e519
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  be070b380c8babf8
-#   text hash     c6b524715ae0003d
+#   content hash  6ff47377c13458ba
+#   text hash     d0347ebdb0e6578e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7569c2d95af572f6
-#   text hash     2a6bc2292cd133d7
+#   content hash  ea1e55a587d3f2ad
+#   text hash     70007e93fb52b00f
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7569c2d95af572f6
-#   text hash     5fe68cdc4aee21b7
+#   content hash  ea1e55a587d3f2ad
+#   text hash     e6e3ccdaa69b9adb
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

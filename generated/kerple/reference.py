@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7569c2d95af572f6
-#   text hash     5ff183828b38ba4b
+#   content hash  ea1e55a587d3f2ad
+#   text hash     96e94ff433a38f71
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7569c2d95af572f6
-#   text hash     fce42417623028a1
+#   content hash  ea1e55a587d3f2ad
+#   text hash     d3e6addd0b7bb9d8
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7569c2d95af572f6
-#   text hash     661f3c9976fa8870
+#   content hash  ea1e55a587d3f2ad
+#   text hash     de4cd87ad806b363
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

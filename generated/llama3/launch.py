@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f5b74138ebfeb73a
-#   text hash     64fc48e94fe0030d
+#   content hash  72ae67a7ecbcf90b
+#   text hash     932997e349fa4f62
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f5b74138ebfeb73a
-#   text hash     3e091ec21d3dcc30
+#   content hash  72ae67a7ecbcf90b
+#   text hash     bc1ea3b3d6acae37
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f5b74138ebfeb73a
-#   text hash     caa9bf29f6cca87f
+#   content hash  72ae67a7ecbcf90b
+#   text hash     64cbbfc7f04494f0
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

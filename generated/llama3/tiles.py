@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f5b74138ebfeb73a
-#   text hash     492ccc3df1ea1069
+#   content hash  72ae67a7ecbcf90b
+#   text hash     bf48ca350381495e
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f5b74138ebfeb73a
-#   text hash     6cefa9e5859c3b91
+#   content hash  72ae67a7ecbcf90b
+#   text hash     fc9e120dff971749
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  23ea8bc86406fe44
-#   text hash     f16b86ca298b76ca
+#   content hash  1540b3e8039db5f8
+#   text hash     bffefefaf392f87e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  23ea8bc86406fe44
-#   text hash     f3da2e3a0cfa96fd
+#   content hash  1540b3e8039db5f8
+#   text hash     40cd53456a2bba97
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

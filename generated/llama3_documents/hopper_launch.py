@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  23ea8bc86406fe44
-#   text hash     ff52b75fd6f0dc68
+#   content hash  1540b3e8039db5f8
+#   text hash     50d3dd32a2ed52d0
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  23ea8bc86406fe44
-#   text hash     7a3275313892e4f6
+#   content hash  1540b3e8039db5f8
+#   text hash     925605d915c2a0d5
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  23ea8bc86406fe44
-#   text hash     6b34df343d48eb56
+#   content hash  1540b3e8039db5f8
+#   text hash     9af3612294ed14fc
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

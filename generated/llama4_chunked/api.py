@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7ab27e75f472b48b
-#   text hash     4e72e724db5557e4
+#   content hash  679999ad6ed5191b
+#   text hash     485c5c5d54171d49
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7ab27e75f472b48b
-#   text hash     539e8e04f0a17d9f
+#   content hash  679999ad6ed5191b
+#   text hash     f87ec0ff115d0f80
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

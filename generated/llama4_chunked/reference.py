@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7ab27e75f472b48b
-#   text hash     b3f79fe6f7fcf055
+#   content hash  679999ad6ed5191b
+#   text hash     9567eb543dd0f421
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

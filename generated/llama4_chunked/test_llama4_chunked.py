@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7ab27e75f472b48b
-#   text hash     12da0b1e712e53c2
+#   content hash  679999ad6ed5191b
+#   text hash     da4b31ef91863fbf
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

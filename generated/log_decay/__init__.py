@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5aabfce023ec26d1
-#   text hash     23b5e4656ba0b8b2
+#   content hash  82f6f52c1f705eef
+#   text hash     ce60bec3107c78d6
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

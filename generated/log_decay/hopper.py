@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5aabfce023ec26d1
-#   text hash     218dc27f41f8129b
+#   content hash  82f6f52c1f705eef
+#   text hash     ce52fc27a4024463
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

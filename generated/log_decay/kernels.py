@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5aabfce023ec26d1
-#   text hash     401fd6f65431f4ec
+#   content hash  82f6f52c1f705eef
+#   text hash     5e5d788a5cc3a822
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

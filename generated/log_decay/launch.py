@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5aabfce023ec26d1
-#   text hash     4317bd1c056cfa2a
+#   content hash  82f6f52c1f705eef
+#   text hash     e3c7eeb860242c4b
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5aabfce023ec26d1
-#   text hash     25e322062cc53257
+#   content hash  82f6f52c1f705eef
+#   text hash     bb02b0391b6cfacb
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

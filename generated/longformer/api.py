@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9d64121177097716
-#   text hash     045c8d7964eb8622
+#   content hash  61ec6a5a15c5ae61
+#   text hash     6a1cf2dd0c628df9
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9d64121177097716
-#   text hash     51cb78ef10aa7df2
+#   content hash  61ec6a5a15c5ae61
+#   text hash     bd1567c2a2bbe120
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9d64121177097716
-#   text hash     aa7906789b2f4e9a
+#   content hash  61ec6a5a15c5ae61
+#   text hash     4ea2b7a3c52ac5f9
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9d64121177097716
-#   text hash     a6ccbe1fa8795bab
+#   content hash  61ec6a5a15c5ae61
+#   text hash     d6e6d5a22f921dba
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

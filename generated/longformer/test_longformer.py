@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9d64121177097716
-#   text hash     26b5a8eb490ea591
+#   content hash  61ec6a5a15c5ae61
+#   text hash     c590f787da0c85a8
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

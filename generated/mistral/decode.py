@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a980722ff4a9028a
-#   text hash     e24f247a0892397b
+#   content hash  c1ea12a2c08de546
+#   text hash     5edeb5bf03aa4bf1
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

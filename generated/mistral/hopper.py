@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a980722ff4a9028a
-#   text hash     b22d2fc1cf5b9ce8
+#   content hash  c1ea12a2c08de546
+#   text hash     a5c1685e27f910f5
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a980722ff4a9028a
-#   text hash     b4cc196fbccc9d60
+#   content hash  c1ea12a2c08de546
+#   text hash     913d7522548182aa
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

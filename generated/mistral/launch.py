@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a980722ff4a9028a
-#   text hash     5c82d2582983f8d2
+#   content hash  c1ea12a2c08de546
+#   text hash     0d78491a783579a8
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a980722ff4a9028a
-#   text hash     7f044b9ea2ca26d9
+#   content hash  c1ea12a2c08de546
+#   text hash     0a4932c2d6ed5871
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

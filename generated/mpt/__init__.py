@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  970843c7139d62a4
-#   text hash     b9c23026289ae67a
+#   content hash  c0c4b203104f06b8
+#   text hash     0f0da836e98ff97b
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

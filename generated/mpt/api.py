@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  970843c7139d62a4
-#   text hash     2a6dae470f5248b6
+#   content hash  c0c4b203104f06b8
+#   text hash     b710ee15fda10ed4
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

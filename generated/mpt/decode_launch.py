@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  970843c7139d62a4
-#   text hash     60926cb3c10f2242
+#   content hash  c0c4b203104f06b8
+#   text hash     fd6aadb010d3c307
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

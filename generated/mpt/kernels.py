@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  970843c7139d62a4
-#   text hash     21eedba09fee8269
+#   content hash  c0c4b203104f06b8
+#   text hash     125b2b13a201b02e
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  970843c7139d62a4
-#   text hash     45e1342848e649c2
+#   content hash  c0c4b203104f06b8
+#   text hash     5fa0d6e6d42897d4
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

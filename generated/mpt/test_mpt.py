@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  970843c7139d62a4
-#   text hash     a2f111fdbb3bbcfd
+#   content hash  c0c4b203104f06b8
+#   text hash     f42e8893b6f9a796
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  084b0f33edd18146
-#   text hash     8dbe65df914d622a
+#   content hash  769105f0f26441f1
+#   text hash     7e2b23b14c43d07b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  084b0f33edd18146
-#   text hash     d02dc921bf68b60a
+#   content hash  769105f0f26441f1
+#   text hash     3f51a0f5434b31cf
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py gets."""
 

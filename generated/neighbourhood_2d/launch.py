@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  084b0f33edd18146
-#   text hash     a28a676dda984c08
+#   content hash  769105f0f26441f1
+#   text hash     eedd57ca1029a817
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  01a243d03e8fd83f
-#   text hash     ca5a48930d99ad4e
+#   content hash  1690d975ad1ee838
+#   text hash     2d9689554e630a5f
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

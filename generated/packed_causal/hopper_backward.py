@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  01a243d03e8fd83f
-#   text hash     bbcfa8f36e899819
+#   content hash  1690d975ad1ee838
+#   text hash     0f69a84e995df434
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  01a243d03e8fd83f
-#   text hash     98bb0470bf09b78d
+#   content hash  1690d975ad1ee838
+#   text hash     f22e49e5129e7993
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  01a243d03e8fd83f
-#   text hash     440a33b1541ee0a3
+#   content hash  1690d975ad1ee838
+#   text hash     a7622057a30eb62d
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  01a243d03e8fd83f
-#   text hash     8ef00a15dc155dfa
+#   content hash  1690d975ad1ee838
+#   text hash     a580a8dedef795de
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

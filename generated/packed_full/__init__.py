@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  62f541fb519d0e5b
-#   text hash     886a09742fc7834b
+#   content hash  d27d2510a552bb0d
+#   text hash     ac000c16ed910ae7
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

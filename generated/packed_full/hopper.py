@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  62f541fb519d0e5b
-#   text hash     428d866603eb2db1
+#   content hash  d27d2510a552bb0d
+#   text hash     2ca7a0bb05880ded
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  62f541fb519d0e5b
-#   text hash     3ab7f462e720f35b
+#   content hash  d27d2510a552bb0d
+#   text hash     c9d52328024865f4
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py gets."""
 

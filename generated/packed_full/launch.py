@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  62f541fb519d0e5b
-#   text hash     173bf28ed25858f8
+#   content hash  d27d2510a552bb0d
+#   text hash     f8c2d2e5a24b0ce7
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

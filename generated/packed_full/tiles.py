@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  62f541fb519d0e5b
-#   text hash     076fa69c947402ab
+#   content hash  d27d2510a552bb0d
+#   text hash     f7dc9e8af81e6b86
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  604c5b3fd809c084
-#   text hash     07d43496c201fe43
+#   content hash  e302da6aabfd980b
+#   text hash     c7e14656f54c4fba
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

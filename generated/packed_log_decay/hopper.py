@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  604c5b3fd809c084
-#   text hash     02beb9e0d1c7c028
+#   content hash  e302da6aabfd980b
+#   text hash     24d197d4ceb846bf
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

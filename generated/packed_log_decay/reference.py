@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  604c5b3fd809c084
-#   text hash     4ae9a1b323a306a3
+#   content hash  e302da6aabfd980b
+#   text hash     df1dcbc862a11226
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

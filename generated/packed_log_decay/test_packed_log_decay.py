@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  604c5b3fd809c084
-#   text hash     c6b34e329bd376fb
+#   content hash  e302da6aabfd980b
+#   text hash     482c3a98a22351df
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

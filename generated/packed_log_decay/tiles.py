@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  604c5b3fd809c084
-#   text hash     8f41545757ab1ba1
+#   content hash  e302da6aabfd980b
+#   text hash     6b6e015def7f9646
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  98860119d91383ff
-#   text hash     ed60ec8758dde967
+#   content hash  263382d0f1cac033
+#   text hash     a7282894b0739a21
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  98860119d91383ff
-#   text hash     e5bb91c741df6039
+#   content hash  263382d0f1cac033
+#   text hash     d413e662337c6c8b
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  98860119d91383ff
-#   text hash     e1a5268991e78fd4
+#   content hash  263382d0f1cac033
+#   text hash     ed6bc61634cb5bb5
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  98860119d91383ff
-#   text hash     12f34622a3f086cc
+#   content hash  263382d0f1cac033
+#   text hash     9cdf9fcc67328372
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1b6f4765c802d9e1
-#   text hash     3f2200a056e2e41c
+#   content hash  61b5e577c9d6d53d
+#   text hash     c55a71a86c72019f
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1b6f4765c802d9e1
-#   text hash     267b7cbce5f2dc4c
+#   content hash  61b5e577c9d6d53d
+#   text hash     578b20f4cc5078eb
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1b6f4765c802d9e1
-#   text hash     87205341c2759a0b
+#   content hash  61b5e577c9d6d53d
+#   text hash     9790779eaed8681c
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

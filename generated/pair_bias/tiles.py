@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1b6f4765c802d9e1
-#   text hash     78487ba53a7b3080
+#   content hash  61b5e577c9d6d53d
+#   text hash     5e5a2cb95380534e
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

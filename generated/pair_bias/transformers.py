@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1b6f4765c802d9e1
-#   text hash     aa2db34be239f749
+#   content hash  61b5e577c9d6d53d
+#   text hash     c3548617a32e129f
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

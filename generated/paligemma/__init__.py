@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ef0ef2b1bda27f3a
-#   text hash     ff66f68a6c3517b2
+#   content hash  7cdffbedbb45c749
+#   text hash     4a136137542474ab
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ef0ef2b1bda27f3a
-#   text hash     147e3f5667c13296
+#   content hash  7cdffbedbb45c749
+#   text hash     950fb59043656fa0
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ef0ef2b1bda27f3a
-#   text hash     326928d8d7efeb45
+#   content hash  7cdffbedbb45c749
+#   text hash     d14f572c9d66f27c
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

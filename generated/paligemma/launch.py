@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ef0ef2b1bda27f3a
-#   text hash     a670eaf8d7246620
+#   content hash  7cdffbedbb45c749
+#   text hash     e142c39494d970c7
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ef0ef2b1bda27f3a
-#   text hash     d78b2e3374cfc88c
+#   content hash  7cdffbedbb45c749
+#   text hash     d6ea82a6661f76fc
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

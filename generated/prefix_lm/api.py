@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  130c4a794c86dfc4
-#   text hash     b089dcbf51a76156
+#   content hash  5bfa755409543062
+#   text hash     0c3e30f94e7f630d
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  130c4a794c86dfc4
-#   text hash     d73e4a35352c51ce
+#   content hash  5bfa755409543062
+#   text hash     900508895369d7ee
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py gets."""
 

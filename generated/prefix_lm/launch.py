@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  130c4a794c86dfc4
-#   text hash     9903651a43230b8b
+#   content hash  5bfa755409543062
+#   text hash     880fb7b26a406897
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  130c4a794c86dfc4
-#   text hash     21685415a2247d7d
+#   content hash  5bfa755409543062
+#   text hash     7dd6942ba692dec5
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  130c4a794c86dfc4
-#   text hash     c933f88fcd1aab5b
+#   content hash  5bfa755409543062
+#   text hash     bc8fcd38031e7fdc
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  bdcf3ee0b42affaa
-#   text hash     4e41bd8c9bfa0810
+#   content hash  29f72179eb0e2562
+#   text hash     474d0705883e906b
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

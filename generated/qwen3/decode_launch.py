@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  bdcf3ee0b42affaa
-#   text hash     819a2a101eeaec82
+#   content hash  29f72179eb0e2562
+#   text hash     8917ea3313cbcd3e
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  bdcf3ee0b42affaa
-#   text hash     43ac61f6e8e45e9f
+#   content hash  29f72179eb0e2562
+#   text hash     2583644364db7305
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  bdcf3ee0b42affaa
-#   text hash     5123b25bc80fb063
+#   content hash  29f72179eb0e2562
+#   text hash     22f431ef4b8b89cc
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

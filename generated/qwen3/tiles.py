@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  bdcf3ee0b42affaa
-#   text hash     b4596f29121ef65b
+#   content hash  29f72179eb0e2562
+#   text hash     fad6e4892a99071e
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0d93d30ef2135f93
-#   text hash     cb2a4c18e3b7d6ea
+#   content hash  41996136b1b3f315
+#   text hash     5de9f30355958a07
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

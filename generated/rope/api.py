@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0d93d30ef2135f93
-#   text hash     cebecfed2595a139
+#   content hash  41996136b1b3f315
+#   text hash     29d14a0a948fc299
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

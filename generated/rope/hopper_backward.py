@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0d93d30ef2135f93
-#   text hash     0fd2396063830a63
+#   content hash  41996136b1b3f315
+#   text hash     9a062d9548e2006c
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

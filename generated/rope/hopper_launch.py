@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0d93d30ef2135f93
-#   text hash     a3111a1a7c5ea478
+#   content hash  41996136b1b3f315
+#   text hash     ff87066ae6f6d52b
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

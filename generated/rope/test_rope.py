@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0d93d30ef2135f93
-#   text hash     e4cd78edfbc1fc68
+#   content hash  41996136b1b3f315
+#   text hash     1cc9ca4f57f73203
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  fb98cb3e0d99f76c
-#   text hash     83b94c0b02d2616f
+#   content hash  40564e80a624215f
+#   text hash     3f4807b24b653ffd
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  fb98cb3e0d99f76c
-#   text hash     bb99be6b0aa4bf10
+#   content hash  40564e80a624215f
+#   text hash     80a4ffb155278634
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

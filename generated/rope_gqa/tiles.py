@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  fb98cb3e0d99f76c
-#   text hash     804d63f7441f6408
+#   content hash  40564e80a624215f
+#   text hash     74bc19cacfacde30
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f928fb40c8078d75
-#   text hash     e48be3566c34a1fe
+#   content hash  23a17ce7e10722bc
+#   text hash     3fc2e6cab79f9c83
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f928fb40c8078d75
-#   text hash     bec9f1e237cbd238
+#   content hash  23a17ce7e10722bc
+#   text hash     2406b3e7976184f1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

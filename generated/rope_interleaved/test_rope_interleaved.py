@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f928fb40c8078d75
-#   text hash     e97b1d0c06b15034
+#   content hash  23a17ce7e10722bc
+#   text hash     129553bc68d204e5
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

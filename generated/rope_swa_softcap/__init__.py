@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fa2f9f20c2e022e1
-#   text hash     f27310713818d362
+#   content hash  04abfd51d7c43706
+#   text hash     fdd6b2c0d9df6d28
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

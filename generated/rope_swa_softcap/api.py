@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fa2f9f20c2e022e1
-#   text hash     d5b9088a9c86f1bf
+#   content hash  04abfd51d7c43706
+#   text hash     f5c38263fda58226
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

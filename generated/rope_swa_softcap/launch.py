@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fa2f9f20c2e022e1
-#   text hash     9d19030488feb5c9
+#   content hash  04abfd51d7c43706
+#   text hash     cb337429fff5572a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fa2f9f20c2e022e1
-#   text hash     09bed898dd13a9dd
+#   content hash  04abfd51d7c43706
+#   text hash     2fb4d59861b61715
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b6f353e7109b489d
-#   text hash     fba1728c956e9866
+#   content hash  20ccbf4ce53e11ab
+#   text hash     f51bc4ebd8b56c97
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b6f353e7109b489d
-#   text hash     489541c8236b072b
+#   content hash  20ccbf4ce53e11ab
+#   text hash     17d49c3f981c2798
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b6f353e7109b489d
-#   text hash     bd30abd1d0b7eb21
+#   content hash  20ccbf4ce53e11ab
+#   text hash     c75ca49ac4d96e2f
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

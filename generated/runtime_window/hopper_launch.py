@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b6f353e7109b489d
-#   text hash     dfa8d7e9cc90c065
+#   content hash  20ccbf4ce53e11ab
+#   text hash     3d06e87b9aaea5fa
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

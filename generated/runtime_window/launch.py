@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b6f353e7109b489d
-#   text hash     c7b3abcc45d9e7b1
+#   content hash  20ccbf4ce53e11ab
+#   text hash     6d46e91e2277fdd9
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bf726459ce33f7b1
-#   text hash     5cafdc5aca14ce10
+#   content hash  2a2f510607bc9b63
+#   text hash     38cc5cc315256a65
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

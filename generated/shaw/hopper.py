@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bf726459ce33f7b1
-#   text hash     487c3c4c7bb44622
+#   content hash  2a2f510607bc9b63
+#   text hash     5b488fa8b3665224
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bf726459ce33f7b1
-#   text hash     fd7cfd48d69df1ad
+#   content hash  2a2f510607bc9b63
+#   text hash     efec58576b3fa662
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

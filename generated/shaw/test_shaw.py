@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bf726459ce33f7b1
-#   text hash     b3de532717b7db9a
+#   content hash  2a2f510607bc9b63
+#   text hash     b56045cb08270f70
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bf726459ce33f7b1
-#   text hash     659fd26e8bb3e3bc
+#   content hash  2a2f510607bc9b63
+#   text hash     0268b1f234c02a1a
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f0d6165cf177cbb3
-#   text hash     7105f97fe0651db5
+#   content hash  69c5d89c21ea8864
+#   text hash     241a36a2af567e93
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

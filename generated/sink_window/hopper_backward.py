@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f0d6165cf177cbb3
-#   text hash     7f0997e2e198eb9a
+#   content hash  69c5d89c21ea8864
+#   text hash     c62403bc684ec79b
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

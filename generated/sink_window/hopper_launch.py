@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f0d6165cf177cbb3
-#   text hash     0639a3235f834911
+#   content hash  69c5d89c21ea8864
+#   text hash     59d9abdfdabc0e9a
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

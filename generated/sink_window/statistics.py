@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f0d6165cf177cbb3
-#   text hash     1bbccea28d917cca
+#   content hash  69c5d89c21ea8864
+#   text hash     d7ee6e10475b8778
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

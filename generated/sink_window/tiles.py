@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f0d6165cf177cbb3
-#   text hash     06b229a1739adaa5
+#   content hash  69c5d89c21ea8864
+#   text hash     2cd0ad43e16e0541
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7cd26d8631098281
-#   text hash     2175c3cf5eea501e
+#   content hash  e50f32edbeaa8ce3
+#   text hash     f53bff87f7cd05c7
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7cd26d8631098281
-#   text hash     d7d8e0aa56659fbd
+#   content hash  e50f32edbeaa8ce3
+#   text hash     17c022c22f75f8ee
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

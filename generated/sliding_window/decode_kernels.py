@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7cd26d8631098281
-#   text hash     739c6671638b3d5a
+#   content hash  e50f32edbeaa8ce3
+#   text hash     6eced208918b9326
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7cd26d8631098281
-#   text hash     a4d8a0909652e46a
+#   content hash  e50f32edbeaa8ce3
+#   text hash     ea4ac9440f5ee572
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7cd26d8631098281
-#   text hash     d56addd1f9e1282a
+#   content hash  e50f32edbeaa8ce3
+#   text hash     54118ea69325a38c
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

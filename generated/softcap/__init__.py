@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  df9fe7d668557f64
-#   text hash     2bf1b6bedc71888d
+#   content hash  fb59d0c05eedcae2
+#   text hash     e4ed0554ab39d83b
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

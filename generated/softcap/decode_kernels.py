@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  df9fe7d668557f64
-#   text hash     58e000cca7d14fc8
+#   content hash  fb59d0c05eedcae2
+#   text hash     97edba8236a12348
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

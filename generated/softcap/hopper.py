@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  df9fe7d668557f64
-#   text hash     fd29bb68e74c1230
+#   content hash  fb59d0c05eedcae2
+#   text hash     4eb4b4f7afd01f6d
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

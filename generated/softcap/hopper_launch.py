@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  df9fe7d668557f64
-#   text hash     4b0f21f9652dac2c
+#   content hash  fb59d0c05eedcae2
+#   text hash     07100f3f873edc0e
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  df9fe7d668557f64
-#   text hash     93bbe2c2751d1fcf
+#   content hash  fb59d0c05eedcae2
+#   text hash     77ec362b16d06e88
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4334782361504257
-#   text hash     c4fcd8ad7beadc4e
+#   content hash  56fdddec30de89ae
+#   text hash     824577d740f55c1c
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4334782361504257
-#   text hash     493845d420ca3c55
+#   content hash  56fdddec30de89ae
+#   text hash     2718a0e44051f257
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

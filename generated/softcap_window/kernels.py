@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4334782361504257
-#   text hash     5eb698123a34f644
+#   content hash  56fdddec30de89ae
+#   text hash     a11cc4ceca1b126d
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

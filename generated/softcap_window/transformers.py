@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4334782361504257
-#   text hash     30ab6037a5494bb4
+#   content hash  56fdddec30de89ae
+#   text hash     16a137816ace9331
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7abb7f988072a092
-#   text hash     63088e0e00383c08
+#   content hash  d69df3a954573101
+#   text hash     3b29708fa6990fa1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

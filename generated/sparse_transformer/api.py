@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7abb7f988072a092
-#   text hash     a5a8fc275d1dc364
+#   content hash  d69df3a954573101
+#   text hash     125f359479c54fe7
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

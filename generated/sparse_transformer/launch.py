@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7abb7f988072a092
-#   text hash     46a7fd77045a89cf
+#   content hash  d69df3a954573101
+#   text hash     9d26c350fb275448
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c6ad3301f2b2e892
-#   text hash     8c277c6915df8526
+#   content hash  eb98c2aa9dd026c0
+#   text hash     e67bce9a3f060e0a
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c6ad3301f2b2e892
-#   text hash     abe5a73de9894cdb
+#   content hash  eb98c2aa9dd026c0
+#   text hash     5a29c2dc859f1e62
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c6ad3301f2b2e892
-#   text hash     d22b07649019cf62
+#   content hash  eb98c2aa9dd026c0
+#   text hash     c294233df12e5b5d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c6ad3301f2b2e892
-#   text hash     9e0194e07f274944
+#   content hash  eb98c2aa9dd026c0
+#   text hash     075f2f4c0cf550a3
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c6ad3301f2b2e892
-#   text hash     9cfe3a96608dc11e
+#   content hash  eb98c2aa9dd026c0
+#   text hash     96bb293fb1298f2b
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

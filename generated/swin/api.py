@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d564c00cbe02bca2
-#   text hash     a733cebc09f1432c
+#   content hash  5d6a773755bbba8e
+#   text hash     2e095719df9b86e6
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

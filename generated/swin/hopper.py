@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d564c00cbe02bca2
-#   text hash     ecd568e996e2e135
+#   content hash  5d6a773755bbba8e
+#   text hash     e6acad34889b2531
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d564c00cbe02bca2
-#   text hash     40541d02b345d580
+#   content hash  5d6a773755bbba8e
+#   text hash     904993067a84e347
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

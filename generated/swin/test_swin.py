@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d564c00cbe02bca2
-#   text hash     941ff4cf42b6e050
+#   content hash  5d6a773755bbba8e
+#   text hash     027f9ae41b212189
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d564c00cbe02bca2
-#   text hash     a1551abaa7722a2a
+#   content hash  5d6a773755bbba8e
+#   text hash     a430a6ffe32d8cfb
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

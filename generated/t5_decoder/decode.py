@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b9a084bb330c353f
-#   text hash     8b635c1bb55c40f2
+#   content hash  1eebd67f831d9243
+#   text hash     bde670a8bba3d6b1
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b9a084bb330c353f
-#   text hash     3b4334d34039abba
+#   content hash  1eebd67f831d9243
+#   text hash     6b5f234aa989c90c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

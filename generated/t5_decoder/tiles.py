@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b9a084bb330c353f
-#   text hash     4fc2381ff5e3d479
+#   content hash  1eebd67f831d9243
+#   text hash     0eaa65d6cb822d07
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

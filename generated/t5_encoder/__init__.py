@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1a83d701a7466773
-#   text hash     90c4fefc47124c5f
+#   content hash  6138e497e9b80c6b
+#   text hash     a3a18c41872e3a81
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

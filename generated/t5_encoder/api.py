@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1a83d701a7466773
-#   text hash     2f394fdc5a8b4f74
+#   content hash  6138e497e9b80c6b
+#   text hash     da60c60e8f213aed
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1a83d701a7466773
-#   text hash     0ae95909dc19534c
+#   content hash  6138e497e9b80c6b
+#   text hash     a8cb7380de7f3c93
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

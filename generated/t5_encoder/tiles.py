@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1a83d701a7466773
-#   text hash     0c0efd944eb134c0
+#   content hash  6138e497e9b80c6b
+#   text hash     1821230656831b12
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  cf20407faa7ee630
-#   text hash     2a52c85a92337961
+#   content hash  0acac5c218ff4571
+#   text hash     d8bdd7ae21662d6b
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

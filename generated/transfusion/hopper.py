@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  cf20407faa7ee630
-#   text hash     0d378240e65b63e4
+#   content hash  0acac5c218ff4571
+#   text hash     3a49bb455c3c6116
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  cf20407faa7ee630
-#   text hash     3753a55f75ab77b8
+#   content hash  0acac5c218ff4571
+#   text hash     92cf082e450ea7f5
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  cf20407faa7ee630
-#   text hash     cb884330c4281880
+#   content hash  0acac5c218ff4571
+#   text hash     5cd9aa48308bf81c
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

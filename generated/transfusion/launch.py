@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  cf20407faa7ee630
-#   text hash     ea86e4db1c03af36
+#   content hash  0acac5c218ff4571
+#   text hash     bd3c568772184f43
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6e70e2a8b401b642
-#   text hash     6e21dc068784cb81
+#   content hash  83870cee584a216f
+#   text hash     8c85d5ac3a8223cd
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6e70e2a8b401b642
-#   text hash     8790878258107735
+#   content hash  83870cee584a216f
+#   text hash     990a0d9cf019b7e1
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

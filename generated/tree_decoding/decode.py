@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6e70e2a8b401b642
-#   text hash     6bec7452b575d222
+#   content hash  83870cee584a216f
+#   text hash     6d6201a9c4947e4e
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

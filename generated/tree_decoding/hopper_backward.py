@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6e70e2a8b401b642
-#   text hash     36ecc53049b8a64b
+#   content hash  83870cee584a216f
+#   text hash     16c1eed59dae5ab6
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

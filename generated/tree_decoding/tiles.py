@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6e70e2a8b401b642
-#   text hash     c4af094b573f25e2
+#   content hash  83870cee584a216f
+#   text hash     69746c8631c70141
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  379f88a21fb945a2
-#   text hash     02962746f19b9d88
+#   content hash  d8914767140a2898
+#   text hash     a7e82a944cd0952e
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

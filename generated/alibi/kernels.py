@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  379f88a21fb945a2
-#   text hash     2e4c86458d7b423a
+#   content hash  d8914767140a2898
+#   text hash     125a362c23ba48b2
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  379f88a21fb945a2
-#   text hash     4a3cf6189303a9cb
+#   content hash  d8914767140a2898
+#   text hash     81a5ac9acda7d0c1
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  379f88a21fb945a2
-#   text hash     7698a6eb61324ff9
+#   content hash  d8914767140a2898
+#   text hash     2a817e31c21ba296
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -148,7 +148,8 @@ class Cache:
     def keep(self, lengths: torch.Tensor, longest: int | None = None) -> None:
         """Forgets all but the first tokens of each sequence: padding at the end of prompts, or drafts.
 
-        lengths: int32 (B,); longest: the largest of them, where it is known
+        lengths: int32 (B,)
+        longest: the largest of them, optional; without it no room is given back, as finding it would wait for the device
         """
         self.seq_lens.copy_(torch.minimum(self.seq_lens, lengths))
         self.longest = self.longest if longest is None else min(self.longest, longest)

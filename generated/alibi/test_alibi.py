@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  379f88a21fb945a2
-#   text hash     5de42ff8787d7690
+#   content hash  d8914767140a2898
+#   text hash     f126a2070f5702ba
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b27bbef30f87cb85
-#   text hash     2cbb7babf107ea21
+#   content hash  a52c437d34576e91
+#   text hash     cca06a6e2bebf5c6
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

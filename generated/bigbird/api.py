@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b27bbef30f87cb85
-#   text hash     17e17204a65932f3
+#   content hash  a52c437d34576e91
+#   text hash     7aa942839d7e6a2d
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b27bbef30f87cb85
-#   text hash     3a1ccae451ebad29
+#   content hash  a52c437d34576e91
+#   text hash     e081e8e091d604e7
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

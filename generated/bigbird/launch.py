@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b27bbef30f87cb85
-#   text hash     379fdfa296241ab1
+#   content hash  a52c437d34576e91
+#   text hash     812aeace649952db
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b27bbef30f87cb85
-#   text hash     1fa9bfd700bf0cbc
+#   content hash  a52c437d34576e91
+#   text hash     ec3c1a294c3ef5eb
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ca0966fb1e228033
-#   text hash     06298eea3efa8e5c
+#   content hash  64eca2b39427eead
+#   text hash     08b0ab3ba59bcdb7
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ca0966fb1e228033
-#   text hash     19b8d317ae10c215
+#   content hash  64eca2b39427eead
+#   text hash     6d497ae98a186575
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

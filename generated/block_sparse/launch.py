@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ca0966fb1e228033
-#   text hash     8cf7443b1a89538d
+#   content hash  64eca2b39427eead
+#   text hash     976a5ce3a9e026ad
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

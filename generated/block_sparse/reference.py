@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ca0966fb1e228033
-#   text hash     e7ca54c535e30cbb
+#   content hash  64eca2b39427eead
+#   text hash     d177d81822c4b9eb
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ca0966fb1e228033
-#   text hash     b8bdab8ee0024aa9
+#   content hash  64eca2b39427eead
+#   text hash     4524e86d14ff67ab
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

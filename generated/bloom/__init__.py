@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e6691b0db5a0ebc8
-#   text hash     68ba2b06c5fd2cae
+#   content hash  667386c46658772d
+#   text hash     2a0ca0bee92483ca
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e6691b0db5a0ebc8
-#   text hash     8cb3b33f630c4ab8
+#   content hash  667386c46658772d
+#   text hash     94fa0ed8f0297088
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -56,7 +56,7 @@ def attend_with_cache(
     scale: factor of q·k, 1 / sqrt(D) if None
     k_scale, v_scale: float32, what caches of float8_e4m3fn are multiplied by: (), (Hkv,), (B, Hkv) or (P, page, Hkv)
     workspace: float32, contiguous, at least workspace_size(...) values; made if None
-    out: contiguous, where the result goes; made if None
+    out: contiguous, where the result goes, in memory of its own; made if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq) or (Hq, T)
     split_size: keys that a program goes through, a multiple of 128; long caches are read faster with 1024, short ones with
         fewer. The last bits of a row hang on it; None has one for all calls with as many new tokens of a sequence
@@ -102,6 +102,14 @@ def _attend(
     split_size,
 ):
     """What `attend_with_cache` does; names from the spec begin with `in_` from here on, as in the kernels."""
+    if max_seqlen_q is not None and type(max_seqlen_q) is not int:
+        max_seqlen_q = arguments.as_int("max_seqlen_q", max_seqlen_q)
+    if max_seqlen_k is not None and type(max_seqlen_k) is not int:
+        max_seqlen_k = arguments.as_int("max_seqlen_k", max_seqlen_k)
+    if split_size is not None and type(split_size) is not int:
+        split_size = arguments.as_int("split_size", split_size)
+    if return_lse is not False:
+        arguments.as_bool("return_lse", return_lse)
     given = (
         q,
         k_cache,
@@ -118,19 +126,23 @@ def _attend(
     )
     call, known = decode_arguments.remembered(CALLS, _check_call, given, (max_seqlen_q, max_seqlen_k, split_size))
     if not known and torch.is_grad_enabled():
-        decode_arguments.refuse_gradients(q=q, k_cache=k_cache, v_cache=v_cache, slopes=in_slopes)
-    # on a GPU a look at values would wait for it
-    if seq_lens.is_cpu and max(seq_lens.tolist(), default=0) > call.max_seqlen_k:
-        raise ValueError(
-            f"max_seqlen_k: expected at least the longest sequence's {max(seq_lens.tolist())}, got {call.max_seqlen_k}"
+        decode_arguments.refuse_gradients(
+            q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, slopes=in_slopes
         )
-    if k_starts is not None and k_starts.is_cpu:
-        decode_arguments.check_first_keys(k_starts, seq_lens, k_cache)
+    # on a GPU a look at values would wait for it
+    if seq_lens.is_cpu:
+        decode_arguments.check_values(call, q, seq_lens, cu_seqlens_q)
+        if page_table is not None:
+            decode_arguments.check_pages(call, k_cache, seq_lens, page_table, cu_seqlens_q, _read, ())
+        if k_starts is not None:
+            decode_arguments.check_first_keys(k_starts, seq_lens, k_cache)
     scale = call.scale if scale is None else arguments.as_float("scale", scale)
     if workspace is None:
         workspace = q.new_empty(call.size, dtype=torch.float32)
     if out is None:
         out = q.new_empty(call.out)
+    else:
+        call.check_out(out, q, k_cache, v_cache)
     lse = q.new_empty(call.lse, dtype=torch.float32) if return_lse else None
     if not call.in_rows:
         q = q.contiguous()
@@ -166,9 +178,10 @@ def workspace_size(
     """How many float32 values the workspace of calls with tensors of such shapes and with these bounds has at least."""
     from . import decode_launch as launch
 
-    decode_arguments.check_split_size(split_size)
-    max_seqlen_q = min(max(arguments.as_int("max_seqlen_q", max_seqlen_q), 1), q.shape[-3])
-    max_seqlen_k = max(arguments.as_int("max_seqlen_k", max_seqlen_k), 1)
+    decode_arguments.check_operands(q, k_cache, v_cache, grouped=False, widest=(512, 512))
+    split_size = decode_arguments.as_split_size(split_size)
+    max_seqlen_q = min(max(arguments.as_int("max_seqlen_q", max_seqlen_q, minimum=0), 1), q.shape[-3])
+    max_seqlen_k = max(arguments.as_int("max_seqlen_k", max_seqlen_k, minimum=0, maximum=2**28), 1)
     # rows that stand one behind the other may all be of one sequence, or each of one
     longest = (q.shape[1],) if q.dim() == 4 else (1, max_seqlen_q)
     seen = _seen()
@@ -195,6 +208,10 @@ def append(
     """
     decode_arguments.check_new(k_new, v_new, k_cache, v_cache, slot_mapping, widest=(512, 512))
     decode_arguments.check_scales(k_scale, v_scale, k_cache)
+    if torch.is_grad_enabled():
+        decode_arguments.refuse_gradients(
+            k_new=k_new, v_new=v_new, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale
+        )
     from . import decode_launch as launch
 
     k_new, v_new = (x if x.stride(-1) == 1 else x.contiguous() for x in (k_new, v_new))
@@ -219,21 +236,11 @@ def merge(outs, lses, sinks: torch.Tensor | None = None):
     lses: their LSEs (..., H, T), natural logarithm
     sinks: (H,), a logit of each head that joins the denominator once; for parts that were made without it
     """
-    outs, lses = list(outs), list(lses)
-    if not outs or len(outs) != len(lses):
-        raise ValueError(f"lses: expected one for each of at least one part, got {len(outs)} outs and {len(lses)} lses")
-    *lead, tokens, heads, _ = outs[0].shape
-    for i, (x, x_lse) in enumerate(zip(outs, lses)):
-        if x.shape != outs[0].shape:
-            raise ValueError(
-                f"outs: expected the shape of the first part, {tuple(outs[0].shape)}, got {tuple(x.shape)} at {i}"
-            )
-        if x_lse.shape != (*lead, heads, tokens):
-            raise ValueError(f"lses: expected shape {(*lead, heads, tokens)}, got {tuple(x_lse.shape)} at {i}")
+    outs, lses = decode_arguments.parts(outs, lses)
     lse = torch.stack(lses).float()
     most = lse.amax(0)
     if sinks is not None:
-        arguments.check_tensor("sinks", sinks, outs[0], arguments.FLOATS, (heads,), other="the first part")
+        arguments.check_tensor("sinks", sinks, outs[0], arguments.FLOATS, (outs[0].shape[-2],), other="the first part")
         most = torch.maximum(most, sinks.float()[:, None])
     # measured from 0 where nothing is seen: -inf - -inf would be NaN
     most = torch.where(most == -math.inf, 0.0, most)
@@ -249,6 +256,11 @@ def merge(outs, lses, sinks: torch.Tensor | None = None):
 def _seen():
     """How many keys before its own position a new token may see, and how many of the first keys beside those."""
     return 2**28, 0
+
+
+def _read(position, k_len):
+    """Ranges of keys that a new token reads, whatever masks hide within; those that tensors tell are left out."""
+    return ((0, position + 1),)
 
 
 def _check_call(
@@ -269,8 +281,9 @@ def _check_call(
     split_size,
 ):
     """What such calls have in common, once all is checked."""
-    decode_arguments.check_split_size(split_size)
+    split_size = decode_arguments.as_split_size(split_size)
     decode_arguments.check_operands(q, k_cache, v_cache, grouped=False, widest=(512, 512))
+    arguments.check_place("q", q)
     longest, max_seqlen_k = decode_arguments.bounds(
         q, k_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k
     )
@@ -288,5 +301,5 @@ def _check_call(
     if workspace is not None:
         decode_arguments.check_workspace(workspace, q, size)
     return decode_arguments.Call(
-        launch, longest, max_seqlen_k, split_size, seen, size, cu_seqlens_q is not None, q, v_cache
+        launch, longest, max_seqlen_k, split_size, seen, size, cu_seqlens_q is not None, q, k_cache, v_cache
     )

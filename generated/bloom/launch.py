@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e6691b0db5a0ebc8
-#   text hash     d9cc8f415de9b527
+#   content hash  667386c46658772d
+#   text hash     cba022de8ca76fbd
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

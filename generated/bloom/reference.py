@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e6691b0db5a0ebc8
-#   text hash     e26d1f4d90134fd3
+#   content hash  667386c46658772d
+#   text hash     b050f90cebae1934
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

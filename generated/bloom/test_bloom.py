@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e6691b0db5a0ebc8
-#   text hash     71eb2ac3addeb8ba
+#   content hash  667386c46658772d
+#   text hash     c5ee0e0fb44b6d38
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e6691b0db5a0ebc8
-#   text hash     35e9f8174381f3d8
+#   content hash  667386c46658772d
+#   text hash     46da060dfc96cf2c
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  db48cdc23c66fcdb
-#   text hash     755a0e21d7151ab1
+#   content hash  defd941102dfa45a
+#   text hash     dd7ba47721a144bd
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

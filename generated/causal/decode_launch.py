@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  db48cdc23c66fcdb
-#   text hash     19d4547aea5fa521
+#   content hash  defd941102dfa45a
+#   text hash     cc8087ee36fafca7
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  db48cdc23c66fcdb
-#   text hash     9cf8756daaf67f53
+#   content hash  defd941102dfa45a
+#   text hash     589439bad690faf5
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

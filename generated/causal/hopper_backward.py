@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  db48cdc23c66fcdb
-#   text hash     8f6a8dc97a8d4942
+#   content hash  defd941102dfa45a
+#   text hash     319a712f37b1721b
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  db48cdc23c66fcdb
-#   text hash     1d85f169798ab4d8
+#   content hash  defd941102dfa45a
+#   text hash     33b65f08bc17bcf1
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

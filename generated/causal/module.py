@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  db48cdc23c66fcdb
-#   text hash     0126817ad95282f0
+#   content hash  defd941102dfa45a
+#   text hash     f503939dbbfb2a45
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -143,7 +143,8 @@ class Cache:
     def keep(self, lengths: torch.Tensor, longest: int | None = None) -> None:
         """Forgets all but the first tokens of each sequence: padding at the end of prompts, or drafts.
 
-        lengths: int32 (B,); longest: the largest of them, where it is known
+        lengths: int32 (B,)
+        longest: the largest of them, optional; without it no room is given back, as finding it would wait for the device
         """
         self.seq_lens.copy_(torch.minimum(self.seq_lens, lengths))
         self.longest = self.longest if longest is None else min(self.longest, longest)

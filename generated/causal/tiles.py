@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  db48cdc23c66fcdb
-#   text hash     8cda779c3bcabb0f
+#   content hash  defd941102dfa45a
+#   text hash     246bb09fd2ca389c
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  99808a62ab1afc17
-#   text hash     97efabefd2cd8722
+#   content hash  1ec6c0168e5d2d25
+#   text hash     05b63fdd2fad103e
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

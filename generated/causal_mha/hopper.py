@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  99808a62ab1afc17
-#   text hash     3563b1af7cc20706
+#   content hash  1ec6c0168e5d2d25
+#   text hash     92eb44d51676f8d4
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  99808a62ab1afc17
-#   text hash     047e351ac151463c
+#   content hash  1ec6c0168e5d2d25
+#   text hash     6817ffc23414b95b
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  99808a62ab1afc17
-#   text hash     1a5d7d457bd34928
+#   content hash  1ec6c0168e5d2d25
+#   text hash     9be93ba6494c0c96
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

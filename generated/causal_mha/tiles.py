@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  99808a62ab1afc17
-#   text hash     a983f10e0a080d4f
+#   content hash  1ec6c0168e5d2d25
+#   text hash     be2813be8668b29a
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  043489eaf1c3005e
-#   text hash     be91504e76831ad4
+#   content hash  86b83b2a8fa5e1bc
+#   text hash     ae11e7b7224edd6e
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  043489eaf1c3005e
-#   text hash     529a2eee1f4b603e
+#   content hash  86b83b2a8fa5e1bc
+#   text hash     826e01913618ab0a
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

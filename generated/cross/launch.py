@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  043489eaf1c3005e
-#   text hash     4cadecc9db0c68b4
+#   content hash  86b83b2a8fa5e1bc
+#   text hash     dfd3ba3a393a84dc
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

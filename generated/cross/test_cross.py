@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  043489eaf1c3005e
-#   text hash     8d2ade1790008267
+#   content hash  86b83b2a8fa5e1bc
+#   text hash     e5a41cd4e2a65417
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

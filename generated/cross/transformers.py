@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  043489eaf1c3005e
-#   text hash     329087f4418001b4
+#   content hash  86b83b2a8fa5e1bc
+#   text hash     cfc1694ca07d82f2
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9ec270a6353c27b3
-#   text hash     d658a57d6bdecf28
+#   content hash  83b591da72475f43
+#   text hash     7d4c5e446c955fa5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

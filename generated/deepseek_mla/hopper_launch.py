@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9ec270a6353c27b3
-#   text hash     180940317837ca67
+#   content hash  83b591da72475f43
+#   text hash     08e0caa09c802a3a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py gets."""
 

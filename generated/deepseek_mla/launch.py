@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9ec270a6353c27b3
-#   text hash     cb9fc0b8375440fa
+#   content hash  83b591da72475f43
+#   text hash     94bd330e65e92b8a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

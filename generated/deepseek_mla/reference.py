@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9ec270a6353c27b3
-#   text hash     a68ce71bd608f691
+#   content hash  83b591da72475f43
+#   text hash     b2a85258f7101361
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  9b7f5209084d0ff2
-#   text hash     8e399c738a24c45b
+#   content hash  3ddbcd3559439e95
+#   text hash     ce88cdc74f93cff0
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

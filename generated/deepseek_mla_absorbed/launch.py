@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  9b7f5209084d0ff2
-#   text hash     24b33334de0e9224
+#   content hash  3ddbcd3559439e95
+#   text hash     bf806176fdc8f873
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

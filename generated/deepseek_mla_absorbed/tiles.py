@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  9b7f5209084d0ff2
-#   text hash     85f6cd334e797c2c
+#   content hash  3ddbcd3559439e95
+#   text hash     3cafa5b092ba27e5
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

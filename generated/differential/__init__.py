@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  aa51b305ed9caa88
-#   text hash     1e8f93ef81884973
+#   content hash  fe412a9945f49790
+#   text hash     4bc86e22cc6b0eed
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

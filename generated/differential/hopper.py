@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  aa51b305ed9caa88
-#   text hash     25d98c1144693a03
+#   content hash  fe412a9945f49790
+#   text hash     79cd4997298c4e41
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  aa51b305ed9caa88
-#   text hash     6f96e41b9c4c0229
+#   content hash  fe412a9945f49790
+#   text hash     7ef459021feb45df
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  aa51b305ed9caa88
-#   text hash     8ba38d7fe4df1cf8
+#   content hash  fe412a9945f49790
+#   text hash     bbfe8c837eb3dc36
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  aa51b305ed9caa88
-#   text hash     03248d91538064c2
+#   content hash  fe412a9945f49790
+#   text hash     e1ed5ce83971b79c
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  00456a28fb4079cb
-#   text hash     75537d501e5090c7
+#   content hash  aa3fe154d54ca1aa
+#   text hash     4c90e2853f039070
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  00456a28fb4079cb
-#   text hash     7ce02bbd1dc879b6
+#   content hash  aa3fe154d54ca1aa
+#   text hash     1a1e9952609c6e32
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

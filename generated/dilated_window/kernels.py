@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  00456a28fb4079cb
-#   text hash     5344c56a9f75a357
+#   content hash  aa3fe154d54ca1aa
+#   text hash     8c1f596911a5d8ac
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  00456a28fb4079cb
-#   text hash     142f332088064dd0
+#   content hash  aa3fe154d54ca1aa
+#   text hash     4a6d6bf8aaa204bc
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  00456a28fb4079cb
-#   text hash     bffab54cd66d3b0b
+#   content hash  aa3fe154d54ca1aa
+#   text hash     66cdb2e5040b9151
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  03ab88068d576540
-#   text hash     92b99676a8359bd8
+#   content hash  615ce3f022fe4e0a
+#   text hash     5cd9eb94a3e1d258
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  03ab88068d576540
-#   text hash     02ea9cfe3264e41e
+#   content hash  615ce3f022fe4e0a
+#   text hash     779bed46e0ab4a85
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  98230c04b0e7464e
-#   text hash     07f50f29abc95348
+#   content hash  4570f76ccd16e1d4
+#   text hash     b40d5e86609c8fd5
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  69c020e8a2efc052
-#   text hash     0afc53c1520acdc8
+#   content hash  ca25b90f4d61f5aa
+#   text hash     b3d1f2553e1713a9
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  69c020e8a2efc052
-#   text hash     10a149218ff5c0d9
+#   content hash  ca25b90f4d61f5aa
+#   text hash     8584f8f7849e692c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

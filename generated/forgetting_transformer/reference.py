@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  69c020e8a2efc052
-#   text hash     f7123a428f004cb3
+#   content hash  ca25b90f4d61f5aa
+#   text hash     6b63a6be6e5063ca
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  69c020e8a2efc052
-#   text hash     77d78ebc2004ee28
+#   content hash  ca25b90f4d61f5aa
+#   text hash     34edbaed2c7d6f12
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  899f5d17fa8764ec
-#   text hash     7be4c87dbabc2570
+#   content hash  7cd311ebcc8d107b
+#   text hash     51ed3f5665b6d5cb
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  899f5d17fa8764ec
-#   text hash     e3c664446c087ac6
+#   content hash  7cd311ebcc8d107b
+#   text hash     d5e02784f7806793
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

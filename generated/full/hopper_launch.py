@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  899f5d17fa8764ec
-#   text hash     7533ebcb4068be43
+#   content hash  7cd311ebcc8d107b
+#   text hash     2140f1d7128b258e
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

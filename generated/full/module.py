@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  899f5d17fa8764ec
-#   text hash     71107110e670fbcd
+#   content hash  7cd311ebcc8d107b
+#   text hash     d4537cffc0847f47
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

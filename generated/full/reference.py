@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  899f5d17fa8764ec
-#   text hash     09c11ed0a44d272a
+#   content hash  7cd311ebcc8d107b
+#   text hash     b0a3af6182a18bfd
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  899f5d17fa8764ec
-#   text hash     7525db13f1eab178
+#   content hash  7cd311ebcc8d107b
+#   text hash     9732ba97e0881a77
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

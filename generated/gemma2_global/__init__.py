@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  985f5a6ae566f779
-#   text hash     a483c0bff8e9154d
+#   content hash  dc73e5744ac220d9
+#   text hash     4736ae4097173b0b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  985f5a6ae566f779
-#   text hash     0b711ffb0b39a36f
+#   content hash  dc73e5744ac220d9
+#   text hash     327d788016b670a4
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

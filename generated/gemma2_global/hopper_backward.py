@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  985f5a6ae566f779
-#   text hash     1d91a74bae1564ff
+#   content hash  dc73e5744ac220d9
+#   text hash     df70ddb20a6bed62
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

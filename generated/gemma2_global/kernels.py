@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  985f5a6ae566f779
-#   text hash     f9337dbe830fcd76
+#   content hash  dc73e5744ac220d9
+#   text hash     ee616e84707f0a05
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

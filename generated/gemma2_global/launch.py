@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  985f5a6ae566f779
-#   text hash     282f4b4d4a43602a
+#   content hash  dc73e5744ac220d9
+#   text hash     c9f6fd90a48f30e7
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

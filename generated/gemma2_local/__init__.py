@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6b5b54338da3f14a
-#   text hash     e27373791423cbd0
+#   content hash  a81434a9265bbac1
+#   text hash     35bb2bca8f38cedb
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

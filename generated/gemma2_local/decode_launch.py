@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6b5b54338da3f14a
-#   text hash     05f3b750d1d160e6
+#   content hash  a81434a9265bbac1
+#   text hash     76a2847cdfe89731
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

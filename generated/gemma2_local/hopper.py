@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6b5b54338da3f14a
-#   text hash     807522fa4aa9da26
+#   content hash  a81434a9265bbac1
+#   text hash     f926e8a9b15a282a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

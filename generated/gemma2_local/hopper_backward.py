@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6b5b54338da3f14a
-#   text hash     6d0c55eb862da15f
+#   content hash  a81434a9265bbac1
+#   text hash     95e9f9f190cf2fa9
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6b5b54338da3f14a
-#   text hash     438fd22ead646c03
+#   content hash  a81434a9265bbac1
+#   text hash     aa8d05be27829b42
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1462ab6a79f349f2
-#   text hash     dbf1c61931c6d587
+#   content hash  2bddaf3c64c64d05
+#   text hash     95dad13f74a4b682
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1462ab6a79f349f2
-#   text hash     0e7b88fd6ad17c45
+#   content hash  2bddaf3c64c64d05
+#   text hash     a526674b88e523de
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1462ab6a79f349f2
-#   text hash     81954dea73305657
+#   content hash  2bddaf3c64c64d05
+#   text hash     5ccf2b05e59b218b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

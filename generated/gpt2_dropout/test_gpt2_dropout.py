@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1462ab6a79f349f2
-#   text hash     79d14652467f6316
+#   content hash  2bddaf3c64c64d05
+#   text hash     d8a5ef05ac4e2e6f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1462ab6a79f349f2
-#   text hash     b8cb0c1caa0b6a9b
+#   content hash  2bddaf3c64c64d05
+#   text hash     0f6027c7482b6d9c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3fd8cf0461d4c40b
-#   text hash     81a91e402aa4d18f
+#   content hash  90c2336aba986951
+#   text hash     919224f9feaac0eb
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3fd8cf0461d4c40b
-#   text hash     31bcdef33743f90d
+#   content hash  90c2336aba986951
+#   text hash     28930576d7140dfd
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3fd8cf0461d4c40b
-#   text hash     61de307d92b2e82e
+#   content hash  90c2336aba986951
+#   text hash     7c43240cb1bd80f3
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3fd8cf0461d4c40b
-#   text hash     7d58251448dc6d42
+#   content hash  90c2336aba986951
+#   text hash     796f31d8c2d944c1
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -182,7 +182,8 @@ class Cache:
     def keep(self, lengths: torch.Tensor, longest: int | None = None) -> None:
         """Forgets all but the first tokens of each sequence: padding at the end of prompts, or drafts.
 
-        lengths: int32 (B,); longest: the largest of them, where it is known
+        lengths: int32 (B,)
+        longest: the largest of them, optional; without it no room is given back, as finding it would wait for the device
         """
         self.seq_lens.copy_(torch.minimum(self.seq_lens, lengths))
         self.longest = self.longest if longest is None else min(self.longest, longest)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f3a3715defd27051
-#   text hash     983fcb6290bccf9c
+#   content hash  40290a612d6859d2
+#   text hash     361dfe88009bfb2d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

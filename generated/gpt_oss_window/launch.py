@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f3a3715defd27051
-#   text hash     f527602da7ce9512
+#   content hash  40290a612d6859d2
+#   text hash     7b2c5666f235a809
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

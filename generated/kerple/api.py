@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0418199de0b0338b
-#   text hash     811de8e1c3456173
+#   content hash  9b30a9ac096a8720
+#   text hash     2a9ea0c67361e6be
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0418199de0b0338b
-#   text hash     e69844d8634237d9
+#   content hash  9b30a9ac096a8720
+#   text hash     dc5201a91eefee63
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

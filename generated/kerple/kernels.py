@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0418199de0b0338b
-#   text hash     2e0a9027633df062
+#   content hash  9b30a9ac096a8720
+#   text hash     4cc7ee04f5881194
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

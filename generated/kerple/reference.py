@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0418199de0b0338b
-#   text hash     d22fcb7b70245b44
+#   content hash  9b30a9ac096a8720
+#   text hash     b8ec9848c0456a8f
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0418199de0b0338b
-#   text hash     ab5287a4004b8e12
+#   content hash  9b30a9ac096a8720
+#   text hash     12a53b835b8a06c5
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

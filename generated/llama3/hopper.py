@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1fe5084683f9911f
-#   text hash     901f30bf826e4cab
+#   content hash  2cf866fd46c44474
+#   text hash     a020dff1fc879fe0
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1fe5084683f9911f
-#   text hash     02aaa57f94443b27
+#   content hash  2cf866fd46c44474
+#   text hash     e8b217a0f8a785ca
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1fe5084683f9911f
-#   text hash     4de02470e08562e5
+#   content hash  2cf866fd46c44474
+#   text hash     d0e9d9bc3279a117
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1fe5084683f9911f
-#   text hash     9e6bf48a3c9bc23a
+#   content hash  2cf866fd46c44474
+#   text hash     421ea1a446263c7b
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1fe5084683f9911f
-#   text hash     d5a70fe8efa8f4c8
+#   content hash  2cf866fd46c44474
+#   text hash     60a36ff382c6d89c
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ac010e27a879197a
-#   text hash     a54178895e6893c4
+#   content hash  803f303b98179462
+#   text hash     a064fa70a23bdb9a
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ac010e27a879197a
-#   text hash     399205b0d9c596ea
+#   content hash  803f303b98179462
+#   text hash     efa95adc96d149cd
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py gets."""
 

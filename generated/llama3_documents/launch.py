@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ac010e27a879197a
-#   text hash     e775f49167b4b8b9
+#   content hash  803f303b98179462
+#   text hash     32bd4f29350a3c80
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ac010e27a879197a
-#   text hash     b805c78688f20dcb
+#   content hash  803f303b98179462
+#   text hash     6f91d7c1b1e91bd4
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8107e03c9ddf3922
-#   text hash     60bf1312be56a552
+#   content hash  653f79bbc6c113be
+#   text hash     7d6d5d73fe6c4c80
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8107e03c9ddf3922
-#   text hash     6ec0f5fd5893cbc5
+#   content hash  653f79bbc6c113be
+#   text hash     312e77cf795e6e48
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8107e03c9ddf3922
-#   text hash     133e329526cd0e90
+#   content hash  653f79bbc6c113be
+#   text hash     f8144400cb05bcfa
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8107e03c9ddf3922
-#   text hash     a75153a0c4e16514
+#   content hash  653f79bbc6c113be
+#   text hash     7f3e2489df972347
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e295c1dadf4e23dd
-#   text hash     92542c7b6af6cf1f
+#   content hash  77076062f8c5f9e8
+#   text hash     38bc8e6f9d76f95e
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e295c1dadf4e23dd
-#   text hash     666d2344b0fc787e
+#   content hash  77076062f8c5f9e8
+#   text hash     702069045f5feadb
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e295c1dadf4e23dd
-#   text hash     79b60c0e79d71ec4
+#   content hash  77076062f8c5f9e8
+#   text hash     fbef494f36936213
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

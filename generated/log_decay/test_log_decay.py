@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e295c1dadf4e23dd
-#   text hash     db32d2b37d59a3f2
+#   content hash  77076062f8c5f9e8
+#   text hash     d6e0ad786d5ae853
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

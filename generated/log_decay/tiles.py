@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e295c1dadf4e23dd
-#   text hash     49fc088f4d4e1192
+#   content hash  77076062f8c5f9e8
+#   text hash     a90809ef7e1e593a
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  520b448731dc66ea
-#   text hash     d3ded1d4ae4cadcd
+#   content hash  32cf8f7fdf8b09d1
+#   text hash     d19a43502a28b2d7
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  520b448731dc66ea
-#   text hash     95ab06e1a84b27d9
+#   content hash  32cf8f7fdf8b09d1
+#   text hash     6398be1178557051
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  520b448731dc66ea
-#   text hash     844bf4e5a20a57d9
+#   content hash  32cf8f7fdf8b09d1
+#   text hash     07f6e6c96cf4630d
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

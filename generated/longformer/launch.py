@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  520b448731dc66ea
-#   text hash     b8c68fa859f9fe25
+#   content hash  32cf8f7fdf8b09d1
+#   text hash     6a07cc11b6d54c40
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  520b448731dc66ea
-#   text hash     25658dffcbe575a7
+#   content hash  32cf8f7fdf8b09d1
+#   text hash     f88a885573052b3e
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

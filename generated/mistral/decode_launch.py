@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  56c47de59abf19e3
-#   text hash     edfd8321a2606177
+#   content hash  492160f84a785a17
+#   text hash     43a40490ce5da2bb
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  56c47de59abf19e3
-#   text hash     facbfeb7bf64aebe
+#   content hash  492160f84a785a17
+#   text hash     4d884fa953aaf88e
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  56c47de59abf19e3
-#   text hash     3f0a4f879cea3c3b
+#   content hash  492160f84a785a17
+#   text hash     69744920293588fd
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  56c47de59abf19e3
-#   text hash     e384b55f45d0b317
+#   content hash  492160f84a785a17
+#   text hash     938fde988257d19a
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -180,7 +180,8 @@ class Cache:
     def keep(self, lengths: torch.Tensor, longest: int | None = None) -> None:
         """Forgets all but the first tokens of each sequence: padding at the end of prompts, or drafts.
 
-        lengths: int32 (B,); longest: the largest of them, where it is known
+        lengths: int32 (B,)
+        longest: the largest of them, optional; without it no room is given back, as finding it would wait for the device
         """
         self.seq_lens.copy_(torch.minimum(self.seq_lens, lengths))
         self.longest = self.longest if longest is None else min(self.longest, longest)

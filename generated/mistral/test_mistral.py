@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  56c47de59abf19e3
-#   text hash     95d1665124dd406b
+#   content hash  492160f84a785a17
+#   text hash     ed8553113fb2906b
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  56c47de59abf19e3
-#   text hash     687b0a7a4e130228
+#   content hash  492160f84a785a17
+#   text hash     19ad4e375e6ea5cb
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1d9e536bc8ef9866
-#   text hash     bf4686cc190542dd
+#   content hash  18ce5b78d51099d6
+#   text hash     5b949c622059d6ea
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

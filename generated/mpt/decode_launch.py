@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1d9e536bc8ef9866
-#   text hash     75032c49c1f8c269
+#   content hash  18ce5b78d51099d6
+#   text hash     8f33ef6b001bb504
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

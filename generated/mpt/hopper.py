@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1d9e536bc8ef9866
-#   text hash     c822a0da49d65448
+#   content hash  18ce5b78d51099d6
+#   text hash     917b7a110db2c97f
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1d9e536bc8ef9866
-#   text hash     d697278146d810be
+#   content hash  18ce5b78d51099d6
+#   text hash     ce7daa0175bf0f7e
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1d9e536bc8ef9866
-#   text hash     70b29e8ad67806d9
+#   content hash  18ce5b78d51099d6
+#   text hash     2dd4af4f26828719
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1d9e536bc8ef9866
-#   text hash     9a590ade9dfcbcc6
+#   content hash  18ce5b78d51099d6
+#   text hash     f8364423a3b3a13f
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

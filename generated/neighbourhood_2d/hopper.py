@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  709d757483fd05d0
-#   text hash     35e27e2b9fe01dde
+#   content hash  d75f6e4d3411dbd1
+#   text hash     d8f3f4b35f1c0038
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  709d757483fd05d0
-#   text hash     c8363d8f13f826d0
+#   content hash  d75f6e4d3411dbd1
+#   text hash     f72b6d345d753b8e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  709d757483fd05d0
-#   text hash     eb2ca1eac68f8003
+#   content hash  d75f6e4d3411dbd1
+#   text hash     1aedaa8297c67303
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  709d757483fd05d0
-#   text hash     1b1df0499f31fa3c
+#   content hash  d75f6e4d3411dbd1
+#   text hash     3a28e37ea0e4dd69
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

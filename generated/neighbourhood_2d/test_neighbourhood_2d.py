@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  709d757483fd05d0
-#   text hash     cc74056b10b86644
+#   content hash  d75f6e4d3411dbd1
+#   text hash     122e37742c98b4a1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8a6b37a2dd66f975
-#   text hash     302690509c65483f
+#   content hash  fd1ae3a44760f3b6
+#   text hash     b2ff319a72cd6f41
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8a6b37a2dd66f975
-#   text hash     6ece0cf9fe5126e4
+#   content hash  fd1ae3a44760f3b6
+#   text hash     8cd20d2a1de67a45
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

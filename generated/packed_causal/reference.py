@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8a6b37a2dd66f975
-#   text hash     8f8db49556dc3340
+#   content hash  fd1ae3a44760f3b6
+#   text hash     c705852dfd76b183
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8a6b37a2dd66f975
-#   text hash     c746657d2c3bf744
+#   content hash  fd1ae3a44760f3b6
+#   text hash     1cc5f7286650c571
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8a6b37a2dd66f975
-#   text hash     17acef3fcca571fb
+#   content hash  fd1ae3a44760f3b6
+#   text hash     2ebc9df22b833831
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

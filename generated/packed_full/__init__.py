@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d79148d2e631abab
-#   text hash     08f0e04b2daa6da1
+#   content hash  f3da288c8fbcec15
+#   text hash     b1a5c59563c2d55f
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d79148d2e631abab
-#   text hash     891b76417a7cfe75
+#   content hash  f3da288c8fbcec15
+#   text hash     d466599f9d7d32d2
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

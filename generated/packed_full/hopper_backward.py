@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d79148d2e631abab
-#   text hash     53796c0860cd6794
+#   content hash  f3da288c8fbcec15
+#   text hash     fc8b7a98c550fb67
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d79148d2e631abab
-#   text hash     caae1ae81f5ae2b0
+#   content hash  f3da288c8fbcec15
+#   text hash     2d4170f581cc61a3
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py gets."""
 

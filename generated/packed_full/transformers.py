@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d79148d2e631abab
-#   text hash     d9e53850743bef60
+#   content hash  f3da288c8fbcec15
+#   text hash     434741f737b2a08a
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a9b3e31d46c0be16
-#   text hash     61bc36ff70d2d5d9
+#   content hash  8233bad351e3576f
+#   text hash     924ce434d8e87215
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a9b3e31d46c0be16
-#   text hash     51e65a4dbd6d6579
+#   content hash  8233bad351e3576f
+#   text hash     cb1823b79efb4761
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

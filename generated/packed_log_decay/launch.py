@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a9b3e31d46c0be16
-#   text hash     2fea9d75f41354cf
+#   content hash  8233bad351e3576f
+#   text hash     e6bf49a38cc91fcd
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a9b3e31d46c0be16
-#   text hash     bd0051950ad44f1a
+#   content hash  8233bad351e3576f
+#   text hash     e1803c96d7ac9dbf
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4e37774686ce95c7
-#   text hash     ea29d4bf1f0dcf27
+#   content hash  707b7a436f34729f
+#   text hash     2ccdb6345aa241ad
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

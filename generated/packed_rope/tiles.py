@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4e37774686ce95c7
-#   text hash     568fed9ed1ca6d9e
+#   content hash  707b7a436f34729f
+#   text hash     b8bc8e4c7ac92d82
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

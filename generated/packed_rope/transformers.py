@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4e37774686ce95c7
-#   text hash     d13cbc230d56fb52
+#   content hash  707b7a436f34729f
+#   text hash     8dfb4709c1108b05
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

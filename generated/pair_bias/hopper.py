@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  920dd9c8518473a7
-#   text hash     9dcd1fa3ebd51ac9
+#   content hash  93ec6a48d5a5c0a6
+#   text hash     d9b34fb90b3353fd
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

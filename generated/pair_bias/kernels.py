@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  920dd9c8518473a7
-#   text hash     c59fd51f403fd487
+#   content hash  93ec6a48d5a5c0a6
+#   text hash     497e71df3bdd2fad
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  920dd9c8518473a7
-#   text hash     2d3e07d180454d09
+#   content hash  93ec6a48d5a5c0a6
+#   text hash     ff352ba08ce0ce28
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  920dd9c8518473a7
-#   text hash     71769e0bad48ac41
+#   content hash  93ec6a48d5a5c0a6
+#   text hash     6206b126d1f07f16
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

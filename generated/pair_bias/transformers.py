@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  920dd9c8518473a7
-#   text hash     550703cba043da00
+#   content hash  93ec6a48d5a5c0a6
+#   text hash     7de37ef3a32b7991
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  eca066cca7ee9094
-#   text hash     952b5da42666fe1f
+#   content hash  0f833346d50bcfb8
+#   text hash     c13ea3e2bdcc2855
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  eca066cca7ee9094
-#   text hash     33e2bdf2ebf2438c
+#   content hash  0f833346d50bcfb8
+#   text hash     34edbac26f06a33d
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

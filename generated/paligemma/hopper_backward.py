@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  eca066cca7ee9094
-#   text hash     8c6145d14f4677a0
+#   content hash  0f833346d50bcfb8
+#   text hash     777d01f6c0b07613
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  eca066cca7ee9094
-#   text hash     92674ddef37ca469
+#   content hash  0f833346d50bcfb8
+#   text hash     d477a793092ed400
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

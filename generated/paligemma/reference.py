@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  eca066cca7ee9094
-#   text hash     783da3eee78821a6
+#   content hash  0f833346d50bcfb8
+#   text hash     6dcb55d83292680d
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

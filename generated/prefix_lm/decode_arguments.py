@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/decode/arguments.py.jinja
-#   content hash  be4e53d231b5d911
-#   text hash     425bbdb829343deb
+#   content hash  bcb78f5c0b7105e5
+#   text hash     4f780d094f8243e0
 #   render with   attnforge render SPEC
 """What calls of decoding give, checked beside what arguments.py checks, and what shapes it has for kernels.
 
@@ -20,7 +20,19 @@ class Call:
     """What calls with tensors of the same shapes, and with the same bounds, have in common."""
 
     def __init__(
-        self, launch, longest, max_seqlen_k, split_size, seen, size, packed, q, v_cache, positions=None, v_in_k=False
+        self,
+        launch,
+        longest,
+        max_seqlen_k,
+        split_size,
+        seen,
+        size,
+        packed,
+        q,
+        k_cache,
+        v_cache,
+        positions=None,
+        v_in_k=False,
     ):
         self.attend, self.find_alike = launch.attend, launch.runtime.alike
         self.longest, self.max_seqlen_k, self.split_size = longest, max_seqlen_k, split_size
@@ -28,6 +40,8 @@ class Call:
         self.scale = 1 / math.sqrt(q.shape[-1])
         self.out = (*q.shape[:-1], v_cache.shape[-1])
         self.lse = (*q.shape[:-3], q.shape[-2], q.shape[-3])
+        # bytes from the first number of each to its last
+        self.bytes = math.prod(self.out) * q.element_size(), *(_span(x) for x in (q, k_cache, v_cache))
         # of a sequence, and of a head
         self.lse_strides = (0 if packed else 1 if q.dim() == 3 else q.shape[-2] * q.shape[-3]), q.shape[-3]
         # whether new tokens can be read where they stand, one after the other
@@ -36,6 +50,21 @@ class Call:
         self.in_rows &= positions is None or positions.reshape(-1).data_ptr() == positions.data_ptr()
         self.shapes, self.numbers, self.alike = (), (), None
         self.launches = {}  # by precision, and whether there is an LSE
+
+    def check_out(self, out, q, k_cache, v_cache):
+        """Memory of the result, which is written before all is read that a call asks for."""
+        first, (most, q_bytes, k_bytes, v_bytes) = out.data_ptr(), self.bytes
+        if -q_bytes < q.data_ptr() - first < most:
+            raise ValueError("out: expected memory of its own, got some of q")
+        if -k_bytes < k_cache.data_ptr() - first < most:
+            raise ValueError("out: expected memory of its own, got some of k_cache")
+        if -v_bytes < v_cache.data_ptr() - first < most:
+            raise ValueError("out: expected memory of its own, got some of v_cache")
+
+
+def _span(x):
+    """How many bytes lie between the begin of a tensor's first number and the end of its last."""
+    return (1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride()))) * x.element_size() if x.numel() else 0
 
 
 def remembered(calls, check, given, numbers):
@@ -69,6 +98,67 @@ def remembered(calls, check, given, numbers):
     return call, False
 
 
+def check_values(call, q, seq_lens, cu_seqlens_q):
+    """Lengths and cuts within the bounds that the call makes room for."""
+    longest = max(seq_lens.tolist(), default=0)
+    if longest > call.max_seqlen_k:
+        raise ValueError(f"max_seqlen_k: expected at least the longest sequence's {longest}, got {call.max_seqlen_k}")
+    if cu_seqlens_q is not None:
+        arguments.check_cuts("cu_seqlens_q", cu_seqlens_q.tolist(), "max_seqlen_q", call.longest, q.shape[0])
+
+
+def check_pages(call, k_cache, seq_lens, page_table, cu_seqlens_q, read, numbers):
+    """Entries of pages that new tokens read; `read` tells the keys of one at some position."""
+    pages, size = k_cache.shape[:2]
+    if not ((page_table < 0) | (page_table >= pages)).any():
+        return
+    lengths, new = seq_lens.tolist(), [call.longest] * len(seq_lens)
+    if cu_seqlens_q is not None:
+        new = cu_seqlens_q.diff().tolist()
+    for b, (entries, k_len, count) in enumerate(zip(page_table.tolist(), lengths, new)):
+        wrong = [place for place, page in enumerate(entries) if not 0 <= page < pages]
+        for position in range(max(k_len - count, 0), k_len) if wrong else ():
+            for lo, hi in read(position, k_len, *numbers):
+                lo, hi = max(lo, 0), min(hi, k_len)
+                place = next((n for n in wrong if max(lo, n * size) < min(hi, n * size + size)), None)
+                if place is not None:
+                    told = f"got {entries[place]} for keys from {place * size} on of sequence {b}"
+                    raise ValueError(f"page_table: expected one of the cache's {pages} pages, {told}")
+
+
+def parts(outs, lses):
+    """Results over parts of all keys, and their LSEs."""
+    found = []
+    for name, x in (("outs", outs), ("lses", lses)):
+        try:
+            found.append(list(x))
+        except TypeError:
+            raise TypeError(f"{name}: expected tensors of several parts, got {type(x).__name__}") from None
+    outs, lses = found
+    if not outs:
+        raise ValueError("outs: expected at least one part, got none")
+    if len(lses) != len(outs):
+        raise ValueError(f"lses: expected one for each of {len(outs)} parts, got {len(lses)}")
+    first = outs[0]
+    for i, (out, lse) in enumerate(zip(outs, lses)):
+        try:
+            arguments.check_float("outs", out)
+            arguments.check_alike("outs", out, "the first part", first)
+            arguments.check_kind("lses", lse, first, arguments.FLOATS, "the first part")
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{error} at {i}") from None
+        if out.dim() < 3:
+            raise ValueError(f"outs: expected (.., T, H, Dv), got shape {tuple(out.shape)} at {i}")
+        if out.shape != first.shape:
+            raise ValueError(
+                f"outs: expected the shape of the first part, {tuple(first.shape)}, got {tuple(out.shape)} at {i}"
+            )
+        *lead, tokens, heads, _ = out.shape
+        if lse.shape != (*lead, heads, tokens):
+            raise ValueError(f"lses: expected shape {(*lead, heads, tokens)}, got {tuple(lse.shape)} at {i}")
+    return outs, lses
+
+
 def check_operands(q, k_cache, v_cache, grouped, widest):
     """New tokens and a cache; heads of q share those of the cache where they are `grouped`.
 
@@ -78,7 +168,6 @@ def check_operands(q, k_cache, v_cache, grouped, widest):
     if q.dim() not in (3, 4):
         raise ValueError(f"q: expected (T, Hq, D) or (B, Tq, Hq, D), got shape {tuple(q.shape)}")
     arguments.check_head_size("q", q, widest[0])
-    arguments.check_place("q", q)
     _check_cache(k_cache, v_cache, "q", q, widest)
     arguments.check_heads("k_cache", k_cache.shape, q.shape, grouped)
     if v_cache.shape[:-1] != k_cache.shape[:-1]:
@@ -100,8 +189,18 @@ def _check_cache(k_cache, v_cache, other, like, widest):
         raise TypeError("k_cache: this GPU has no float8_e4m3fn; hand over a cache of q's type")
 
 
+def _check_written(name, x):
+    """Memory that kernels write to."""
+    if any(step == 0 and n > 1 for n, step in zip(x.shape, x.stride())):
+        wanted = "expected memory for each number, as it is written to"
+        raise ValueError(f"{name}: {wanted}, got strides {x.stride()} for shape {tuple(x.shape)}")
+
+
 def check_scales(k_scale, v_scale, k_cache, sequences=None):
-    """Scales by head, or of all; by sequence where it is told how many there are; or by place."""
+    """Scales by head, or of all; by sequence where it is told how many there are; or by place.
+
+    Where it is not told, those by place are to be measured.
+    """
     for name, x in (("k_scale", k_scale), ("v_scale", v_scale)):
         if x is None and k_cache.dtype == torch.float8_e4m3fn:
             raise ValueError(f"{name}: expected one beside a cache of float8_e4m3fn, got None")
@@ -116,6 +215,8 @@ def check_scales(k_scale, v_scale, k_cache, sequences=None):
             raise ValueError(f"{name}: expected a cache of float8_e4m3fn beside it, got {found}")
         if x.shape not in shapes or x.dim() != k_scale.dim():
             raise ValueError(f"{name}: expected one of the shapes {shapes}, both alike, got {tuple(x.shape)}")
+        if sequences is None and x.dim() == 3:
+            _check_written(name, x)
 
 
 def bounds(q, k_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k):
@@ -193,6 +294,8 @@ def check_new(k_new, v_new, k_cache, v_cache, slot_mapping, widest):
         if x.dim() < 3 or x.shape[-2:] != cache.shape[-2:] or x.shape[:-2] != k_new.shape[:-2]:
             wanted = f"(tokens, {cache.shape[-2]}, {cache.shape[-1]})"
             raise ValueError(f"{name}: expected shape {wanted} as the cache has heads, got {tuple(x.shape)}")
+    _check_written("k_cache", k_cache)
+    _check_written("v_cache", v_cache)
     check_each("slot_mapping", slot_mapping, k_new, (torch.int64,), "k_new")
 
 
@@ -208,9 +311,14 @@ def are_columns(v_cache, k_cache):
     return both and v_cache.data_ptr() == k_cache.data_ptr() and v_cache.stride() == k_cache.stride()
 
 
-def check_split_size(split_size):
-    if split_size is not None and (arguments.as_int("split_size", split_size) < 1 or split_size % 128):
+def as_split_size(split_size):
+    """How many keys a split has, if a call says so."""
+    if split_size is None:
+        return None
+    split_size = arguments.as_int("split_size", split_size, maximum=2**28)
+    if split_size < 1 or split_size % 128:
         raise ValueError(f"split_size: expected a multiple of 128, got {split_size}")
+    return split_size
 
 
 def check_workspace(workspace, q, size):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  572af73ba0c4980f
-#   text hash     642ea60a13bc6908
+#   content hash  451ac98f45a4f43e
+#   text hash     4496e33b526b6ab5
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

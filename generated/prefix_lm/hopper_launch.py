@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  572af73ba0c4980f
-#   text hash     6feaf3c5e69fc010
+#   content hash  451ac98f45a4f43e
+#   text hash     56705e23e2696350
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  572af73ba0c4980f
-#   text hash     b0d5939533e59ea4
+#   content hash  451ac98f45a4f43e
+#   text hash     d1500f4006a0ccee
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  572af73ba0c4980f
-#   text hash     71110b4af7fa8997
+#   content hash  451ac98f45a4f43e
+#   text hash     2365d9dd00f375cf
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

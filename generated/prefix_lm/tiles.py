@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  572af73ba0c4980f
-#   text hash     c36eb1c5e1779391
+#   content hash  451ac98f45a4f43e
+#   text hash     6329e2ad0defb649
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

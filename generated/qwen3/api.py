@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f98f3712572b22c2
-#   text hash     63ff644fc2e367f9
+#   content hash  f24b427bddd418eb
+#   text hash     ab8e25a759de8c40
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f98f3712572b22c2
-#   text hash     3522ce466be0838a
+#   content hash  f24b427bddd418eb
+#   text hash     c21a148e385d7765
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

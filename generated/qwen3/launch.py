@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f98f3712572b22c2
-#   text hash     1b382355446327d8
+#   content hash  f24b427bddd418eb
+#   text hash     ce7c80fe7587addf
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

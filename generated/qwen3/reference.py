@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f98f3712572b22c2
-#   text hash     6628176b8132fdb9
+#   content hash  f24b427bddd418eb
+#   text hash     2a36a149fbd0e77e
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f98f3712572b22c2
-#   text hash     5887d0aa3b935991
+#   content hash  f24b427bddd418eb
+#   text hash     eaf74d45c968b272
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a6d671917f612c28
-#   text hash     e8c73c17cf93f0a3
+#   content hash  93a33714e063e2cc
+#   text hash     1894e55ea1bb0b60
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

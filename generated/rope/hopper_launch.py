@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a6d671917f612c28
-#   text hash     2292316ed9fc8509
+#   content hash  93a33714e063e2cc
+#   text hash     fb5ed95e38485168
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a6d671917f612c28
-#   text hash     cf5dbd576bd5ffc5
+#   content hash  93a33714e063e2cc
+#   text hash     43789078325fcff4
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a6d671917f612c28
-#   text hash     51b4e11a483bce4b
+#   content hash  93a33714e063e2cc
+#   text hash     5aef61473bd8342c
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a6d671917f612c28
-#   text hash     8b7255d728afb9b1
+#   content hash  93a33714e063e2cc
+#   text hash     75a109ab9c33be22
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

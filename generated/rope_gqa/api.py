@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a2fefdc62bde66a4
-#   text hash     2bc64813f6cc5a28
+#   content hash  c3fe33aede53de15
+#   text hash     3db70ba035db900e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a2fefdc62bde66a4
-#   text hash     55451fd6986f5d4e
+#   content hash  c3fe33aede53de15
+#   text hash     9a27e7e78334b176
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

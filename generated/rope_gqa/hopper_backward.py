@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a2fefdc62bde66a4
-#   text hash     23b1aff149e1f2f8
+#   content hash  c3fe33aede53de15
+#   text hash     acea1cf0bb184d34
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a2fefdc62bde66a4
-#   text hash     0d560f435b2c5e7d
+#   content hash  c3fe33aede53de15
+#   text hash     cda2fc7ab89173ef
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py gets."""
 

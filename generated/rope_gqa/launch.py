@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a2fefdc62bde66a4
-#   text hash     150f21ee05f12d44
+#   content hash  c3fe33aede53de15
+#   text hash     beaa4e39948f24e8
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

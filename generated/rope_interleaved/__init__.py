@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9f3be5905eeceba7
-#   text hash     2691ff30b3528817
+#   content hash  bf95a4efb041880a
+#   text hash     9ba200afee75780f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

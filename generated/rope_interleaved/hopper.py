@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9f3be5905eeceba7
-#   text hash     c484a591ec88bab2
+#   content hash  bf95a4efb041880a
+#   text hash     e3ac3dc8ab257e8b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

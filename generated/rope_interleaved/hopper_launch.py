@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9f3be5905eeceba7
-#   text hash     f07227d1c9e7ec18
+#   content hash  bf95a4efb041880a
+#   text hash     1d3796c77fba1b67
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py gets."""
 

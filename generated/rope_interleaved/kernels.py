@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9f3be5905eeceba7
-#   text hash     95e37b0e7f93a1ea
+#   content hash  bf95a4efb041880a
+#   text hash     4e70b2804088dadf
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/arguments.py.jinja
-#   content hash  d58850a977c741e8
-#   text hash     42112b0b862c1b66
+#   content hash  aa5c0c5675b5fd0d
+#   text hash     1c2b8910078fe295
 #   render with   attnforge render SPEC
 """What calls give, checked: each error names the argument, what was expected and what came.
 
@@ -143,11 +143,12 @@ def cuts(name, places, longest_name, longest, like, rows):
     longest = as_int(longest_name, longest, minimum=0, maximum=2**28)
     # on a GPU a look at values would wait for it: there kernels stay within the rows whatever the cuts
     if places.is_cpu and type(places) is torch.Tensor and not torch.compiler.is_compiling():
-        _check_cuts(name, places.tolist(), longest_name, longest, rows)
+        check_cuts(name, places.tolist(), longest_name, longest, rows)
     return places.contiguous(), min(longest, rows)
 
 
-def _check_cuts(name, places, longest_name, longest, rows):
+def check_cuts(name, places, longest_name, longest, rows):
+    """Cuts of rows, as a list, into sequences of a length at most."""
     if places[0] < 0:
         raise ValueError(f"{name}: expected a first cut of at least 0, got {places[0]}")
     lengths = [end - first for first, end in zip(places, places[1:])]

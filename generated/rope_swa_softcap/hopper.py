@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  142ab400a302445c
-#   text hash     22b667a1e73b039c
+#   content hash  90fd8ad942c6d23b
+#   text hash     c5f99454fab3e6cf
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  142ab400a302445c
-#   text hash     c725c1cc50071ff1
+#   content hash  90fd8ad942c6d23b
+#   text hash     4d9d44ecf5019f61
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  142ab400a302445c
-#   text hash     d528631ee7c546ba
+#   content hash  90fd8ad942c6d23b
+#   text hash     8b1a36073a1e7ab8
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

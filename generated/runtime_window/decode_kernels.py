@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a42bc122c9210513
-#   text hash     148adee370edb8fd
+#   content hash  fe8af56da5c3b4ea
+#   text hash     3e9666a3e1c98622
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -42,7 +42,10 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from . import runtime
 from .kernels import LOG2E, add_product, partial_row_sums
+
+INTERPRETED = tl.constexpr(runtime.INTERPRETED)
 
 
 @triton.jit
@@ -112,7 +115,13 @@ def quantised(rows, scale_ptr, there, dtype: tl.constexpr, MEASURED: tl.constexp
     else:
         scale = tl.load(scale_ptr, mask=there, other=1.0)
     # beyond 448 a float8 is NaN
-    return tl.minimum(tl.maximum(rows / scale[:, None], -448.0), 448.0).to(dtype)
+    rows = tl.minimum(tl.maximum(rows / scale[:, None], -448.0), 448.0)
+    if INTERPRETED:
+        # the interpreter loses what a mantissa carries: round to an eighth of the power of 2 below, 2**-9 at the least
+        power = tl.maximum(rows.to(tl.int32, bitcast=True) >> 23 & 255, 121)
+        large = 1.5 * (power + 20 << 23).to(tl.float32, bitcast=True)
+        rows = (rows + large) - large
+    return rows.to(dtype)
 
 
 @triton.jit
@@ -299,12 +308,15 @@ def join_splits(
         lse_ptr += tl.cast(b, tl.int64) * lse_stride_sequence + tl.cast(h, tl.int64) * lse_stride_head
     if cu_seqlens_q_ptr is not None:
         own_row = token + i
-        # rows behind the last sequence
-        for j in tl.range(tl.where(b == tl.num_programs(2) - 1, own_row + q_len, tokens), tokens, longest):
-            nobody = (tl.cast(j, tl.int64) * Hq + h) * DV
+        # rows of no sequence: before the first one, and behind this one's last
+        before, behind = tl.where(b == 0, token, 0), token + q_len
+        end = tl.where(b == tl.num_programs(2) - 1, tokens, tl.load(cu_seqlens_q_ptr + b + 1))
+        for j in tl.range(i, before + tl.maximum(tl.minimum(end, tokens) - behind, 0), longest):
+            place = nth_of(j, before, behind)
+            nobody = (tl.cast(place, tl.int64) * Hq + h) * DV
             tl.store(out_ptr + nobody + column, tl.zeros([BLOCK_DV], out_ptr.dtype.element_ty), mask=column < DV)
             if lse_ptr is not None:
-                tl.store(lse_ptr + j, float("-inf"))
+                tl.store(lse_ptr + place, float("-inf"))
     if i >= q_len:
         return
     row = (token + i).to(tl.int64) * Hq + h

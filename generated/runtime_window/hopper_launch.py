@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a42bc122c9210513
-#   text hash     01470db27e1a31bd
+#   content hash  fe8af56da5c3b4ea
+#   text hash     483904fe847ecaf8
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

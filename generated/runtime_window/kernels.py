@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a42bc122c9210513
-#   text hash     ec14dab70176e893
+#   content hash  fe8af56da5c3b4ea
+#   text hash     8a559c706ef0e30b
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a42bc122c9210513
-#   text hash     1cfd28cb387a886c
+#   content hash  fe8af56da5c3b4ea
+#   text hash     b41fe58a2d3ee047
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -149,7 +149,8 @@ class Cache:
     def keep(self, lengths: torch.Tensor, longest: int | None = None) -> None:
         """Forgets all but the first tokens of each sequence: padding at the end of prompts, or drafts.
 
-        lengths: int32 (B,); longest: the largest of them, where it is known
+        lengths: int32 (B,)
+        longest: the largest of them, optional; without it no room is given back, as finding it would wait for the device
         """
         self.seq_lens.copy_(torch.minimum(self.seq_lens, lengths))
         self.longest = self.longest if longest is None else min(self.longest, longest)

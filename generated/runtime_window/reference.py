@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a42bc122c9210513
-#   text hash     e9e6485768b69cd6
+#   content hash  fe8af56da5c3b4ea
+#   text hash     c378a8bd41967d12
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

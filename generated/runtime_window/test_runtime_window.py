@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a42bc122c9210513
-#   text hash     7145c1a9b3bfec87
+#   content hash  fe8af56da5c3b4ea
+#   text hash     c6654b08bf05e5f4
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  165b21aa380e896d
-#   text hash     d1071349357908c6
+#   content hash  677939610b66acd6
+#   text hash     3f13e41b3eb981ec
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

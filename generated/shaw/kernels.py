@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  165b21aa380e896d
-#   text hash     01c56b87acf3fe62
+#   content hash  677939610b66acd6
+#   text hash     9faa994d769279c8
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  165b21aa380e896d
-#   text hash     7c26475be2bf4714
+#   content hash  677939610b66acd6
+#   text hash     74d4211943dff0af
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

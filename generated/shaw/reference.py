@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  165b21aa380e896d
-#   text hash     64b70e2166d6b54e
+#   content hash  677939610b66acd6
+#   text hash     5cee912053a11b6f
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

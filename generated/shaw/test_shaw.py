@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  165b21aa380e896d
-#   text hash     4b9f519ae06b7bb9
+#   content hash  677939610b66acd6
+#   text hash     3bb02c4d6fd14b47
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

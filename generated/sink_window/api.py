@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0af954c296cd7240
-#   text hash     b16f598e955f4bbd
+#   content hash  9b2d2609abd09af5
+#   text hash     5c456760f8aac8ad
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0af954c296cd7240
-#   text hash     c038d3f9bb4b6d84
+#   content hash  9b2d2609abd09af5
+#   text hash     28c6c3177474cb59
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

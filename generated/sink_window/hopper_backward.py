@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0af954c296cd7240
-#   text hash     c30e241851748fb2
+#   content hash  9b2d2609abd09af5
+#   text hash     6ef0b85f10621ce9
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0af954c296cd7240
-#   text hash     ab80cb081a544b77
+#   content hash  9b2d2609abd09af5
+#   text hash     49715a3d8b50eea4
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0af954c296cd7240
-#   text hash     331cae5811b2b21a
+#   content hash  9b2d2609abd09af5
+#   text hash     bb1d06166d30675a
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  62fe2725fba97a37
-#   text hash     13670984b1efe906
+#   content hash  620af2ae4bc396a3
+#   text hash     8d8847d5fbf10548
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

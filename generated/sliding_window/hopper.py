@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  62fe2725fba97a37
-#   text hash     c422aa3a9a95780f
+#   content hash  620af2ae4bc396a3
+#   text hash     26bdeeaa62725487
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

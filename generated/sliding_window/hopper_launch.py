@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  62fe2725fba97a37
-#   text hash     199fc1e86a115b95
+#   content hash  620af2ae4bc396a3
+#   text hash     3766696b8c320bda
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  62fe2725fba97a37
-#   text hash     87789113e9c82c1d
+#   content hash  620af2ae4bc396a3
+#   text hash     5abbe6482a324edf
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  62fe2725fba97a37
-#   text hash     9830eaa853f1fce4
+#   content hash  620af2ae4bc396a3
+#   text hash     0444117511d888e8
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3b5ecc5d179ee95f
-#   text hash     be5c09b0a9cf5f07
+#   content hash  ac73fe433f38b62e
+#   text hash     d377c461c29bc1c8
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

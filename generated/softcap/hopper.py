@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3b5ecc5d179ee95f
-#   text hash     02cb6288cf0a34e2
+#   content hash  ac73fe433f38b62e
+#   text hash     22bc8fd624fdcd97
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

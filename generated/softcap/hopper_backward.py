@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3b5ecc5d179ee95f
-#   text hash     cd01607219fe9453
+#   content hash  ac73fe433f38b62e
+#   text hash     e33dac45002bf7ce
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3b5ecc5d179ee95f
-#   text hash     920822c27dc139c1
+#   content hash  ac73fe433f38b62e
+#   text hash     46f39e72e47a6570
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

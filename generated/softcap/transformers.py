@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3b5ecc5d179ee95f
-#   text hash     924348c6a2aae8e4
+#   content hash  ac73fe433f38b62e
+#   text hash     b850a5db8c814fc4
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

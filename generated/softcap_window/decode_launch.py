@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0713e47c745dc722
-#   text hash     6df3d2f87636eed3
+#   content hash  5d1ea45edc3742a6
+#   text hash     e78c16f3a765730f
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

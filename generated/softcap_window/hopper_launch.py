@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0713e47c745dc722
-#   text hash     5c6ce0f5158942d2
+#   content hash  5d1ea45edc3742a6
+#   text hash     c945f22dad980911
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0713e47c745dc722
-#   text hash     23ae93a28f8745ce
+#   content hash  5d1ea45edc3742a6
+#   text hash     33a05b3aa782fb70
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0713e47c745dc722
-#   text hash     6d0400dd8ee34c6b
+#   content hash  5d1ea45edc3742a6
+#   text hash     2633a2d97f4bf136
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0713e47c745dc722
-#   text hash     95df1ea2cb800896
+#   content hash  5d1ea45edc3742a6
+#   text hash     d909c74e8206bbb2
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/tests/checks.py.jinja
-#   content hash  d179dea9e0f57903
-#   text hash     ea9aa73e068db5fa
+#   content hash  16355a5f7eb31fc2
+#   text hash     44bafb36c7c4cc03
 #   render with   attnforge render SPEC
 """What suites check and by which rule; what is a variant's own stands in the test file beside it.
 
@@ -942,7 +942,7 @@ class TestPacked:
     def test_a_sequence_ends_at_the_longest_length_told(self, variant, longest, monkeypatch):
         from . import arguments
 
-        monkeypatch.setattr(arguments, "_check_cuts", lambda *_: None)
+        monkeypatch.setattr(arguments, "check_cuts", lambda *_: None)
         changes, case = {"max_seqlen_q": longest, "max_seqlen_k": longest}, replace(variant.small, **LOOSE)
         variant.check(case, **changes)
         for name, x in run_on_nan(variant, variant.make_inputs(case) | changes).items():
@@ -954,7 +954,7 @@ class TestPacked:
     def test_wrong_cuts_stay_within_the_rows(self, variant, places, monkeypatch):
         from . import arguments
 
-        monkeypatch.setattr(arguments, "_check_cuts", lambda *_: None)
+        monkeypatch.setattr(arguments, "check_cuts", lambda *_: None)
         changes, case = cut(places) | {"max_seqlen_q": 148, "max_seqlen_k": 148}, replace(variant.small, **LOOSE)
         for name, x in run_on_nan(variant, variant.make_inputs(case) | changes).items():
             assert not x.isnan().any(), name

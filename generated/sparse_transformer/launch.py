@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e04c8d0205314536
-#   text hash     81aa179f61f43b08
+#   content hash  a59c2ae89a478677
+#   text hash     d270c9e691268869
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

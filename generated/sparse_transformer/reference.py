@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e04c8d0205314536
-#   text hash     09849f2e10cf8ca1
+#   content hash  a59c2ae89a478677
+#   text hash     4acbdaca935bcd15
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

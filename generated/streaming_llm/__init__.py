@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  527c870406b558dc
-#   text hash     a139188b5a1a0115
+#   content hash  13e9453fd8999258
+#   text hash     74447f84617567f3
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

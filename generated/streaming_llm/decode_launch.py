@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  527c870406b558dc
-#   text hash     8940e670a04fbe9a
+#   content hash  13e9453fd8999258
+#   text hash     85c317032ca36e9c
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  527c870406b558dc
-#   text hash     d98b6666339229c0
+#   content hash  13e9453fd8999258
+#   text hash     abd09d55bc70e4df
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  527c870406b558dc
-#   text hash     c6a3dd3b9cff9bdb
+#   content hash  13e9453fd8999258
+#   text hash     8a00783d05934412
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d8375bbc235aa910
-#   text hash     4d0977a76ac3c2c5
+#   content hash  a88233c494d6ea0d
+#   text hash     2479e0939eea319a
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

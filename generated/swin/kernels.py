@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d8375bbc235aa910
-#   text hash     fd65765411267f3c
+#   content hash  a88233c494d6ea0d
+#   text hash     f2af76b69efe66c1
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d8375bbc235aa910
-#   text hash     7da706d17d766288
+#   content hash  a88233c494d6ea0d
+#   text hash     b492aea2c842a0cf
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d8375bbc235aa910
-#   text hash     7eb5c348e50226e9
+#   content hash  a88233c494d6ea0d
+#   text hash     752611ef5ebf82e2
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d8375bbc235aa910
-#   text hash     6e7e82b334a22815
+#   content hash  a88233c494d6ea0d
+#   text hash     9c3e8c3271f741ad
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  633adef4bfd4ba26
-#   text hash     18dcc967feeeae1a
+#   content hash  33802765d300514c
+#   text hash     4e465bbd7d92a1b4
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

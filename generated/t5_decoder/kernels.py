@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  633adef4bfd4ba26
-#   text hash     fb32e4ba4bf75747
+#   content hash  33802765d300514c
+#   text hash     92e68a116ef57564
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

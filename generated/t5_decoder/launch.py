@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  633adef4bfd4ba26
-#   text hash     8fc96ae34ca9970f
+#   content hash  33802765d300514c
+#   text hash     f2937bf67f2fb6eb
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  633adef4bfd4ba26
-#   text hash     8d83863ba2f94f92
+#   content hash  33802765d300514c
+#   text hash     c07f18787be3f673
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

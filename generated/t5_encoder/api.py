@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9a14995a237826fb
-#   text hash     5bbe14b26e80fa61
+#   content hash  d83b37639cf0ea0d
+#   text hash     6ae52d44e9ee15a9
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9a14995a237826fb
-#   text hash     84edc2d12b268b7e
+#   content hash  d83b37639cf0ea0d
+#   text hash     839bc78b8c030c88
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9a14995a237826fb
-#   text hash     9a58cbbdbdbc5a58
+#   content hash  d83b37639cf0ea0d
+#   text hash     59d35bcf97d26559
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

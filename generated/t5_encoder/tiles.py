@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9a14995a237826fb
-#   text hash     c79352d0d6a66feb
+#   content hash  d83b37639cf0ea0d
+#   text hash     f8e6f6e53a0bfdab
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2fe3023f787e2111
-#   text hash     8e8f4825afbd17a7
+#   content hash  4a2f56d7e82e848b
+#   text hash     80ebc835fb74c864
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

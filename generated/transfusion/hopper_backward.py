@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2fe3023f787e2111
-#   text hash     6a8d36d884c2a80f
+#   content hash  4a2f56d7e82e848b
+#   text hash     611e457aac9a831a
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2fe3023f787e2111
-#   text hash     95b94f972de4ba9c
+#   content hash  4a2f56d7e82e848b
+#   text hash     36b7b0c33494b72a
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2fe3023f787e2111
-#   text hash     afa4fe188d01412d
+#   content hash  4a2f56d7e82e848b
+#   text hash     0d7757a995ecd25b
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

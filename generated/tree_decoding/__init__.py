@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  de36442d29db4577
-#   text hash     a95a3806d72e55cc
+#   content hash  dd94aaca11a4cdb1
+#   text hash     2def9a16e7c98b47
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  de36442d29db4577
-#   text hash     1e5b95c017c73883
+#   content hash  dd94aaca11a4cdb1
+#   text hash     74f093e2caaf5458
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

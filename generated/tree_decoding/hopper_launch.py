@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  de36442d29db4577
-#   text hash     3f6591f0bb7986e1
+#   content hash  dd94aaca11a4cdb1
+#   text hash     8ef9dc42b93745c8
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py gets."""
 

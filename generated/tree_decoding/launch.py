@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  de36442d29db4577
-#   text hash     9c61b02f00cc7b1a
+#   content hash  dd94aaca11a4cdb1
+#   text hash     3d14d38c6f4c0597
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  de36442d29db4577
-#   text hash     c0ec0a5188a3e165
+#   content hash  dd94aaca11a4cdb1
+#   text hash     235ed81e020a28f0
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

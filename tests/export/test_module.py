@@ -256,6 +256,11 @@ def test_prompts_of_different_lengths_go_on_where_each_ends(package: Callable[..
         agree([out[b : b + 1]], [plain(layer, case, torch.cat((x[b, :length], x[b, 7:9]))[None])[:, -2:]])
     with pytest.raises(ValueError, match="cache: expected room for 9 tokens, got 8"):
         layer(x[:, :2], cache=cache)
+    cache.keep(torch.tensor([1, 1], dtype=torch.int32))
+    with pytest.raises(ValueError, match="cache: expected room for 9 tokens, got 8"):
+        layer(x[:, :2], cache=cache)
+    cache.keep(torch.tensor([1, 1], dtype=torch.int32), 1)
+    layer(x[:, :2], cache=cache)
 
 
 def test_what_a_cache_cannot_have_is_refused(package: Callable[..., ModuleType]) -> None:

@@ -44,3 +44,35 @@ def test_the_range_of_a_mask(tmp_path: Path, text: str, reach: str, first_keys: 
     planned = plan.build(spec.load(path, terms=resources.terms_for(path)))
     assert planned.decode
     assert planned.decode.seen == cached_range.CachedRange(reach, first_keys, numbers)
+
+
+@pytest.mark.parametrize(
+    ("text", "read", "reading"),
+    [
+        ("mask: [causal]", [("0", "position + 1")], ()),
+        ("score: [alibi]", [("0", "k_len")], ()),
+        ("mask: [tree]", [("0", "k_len")], ()),
+        ("mask: [prefix_lm]", [("0", "position + 1")], ()),
+        (
+            "mask: [causal, sliding_window: {size: runtime}]",
+            [("position - in_window + 1", "position + 1")],
+            ("in_window",),
+        ),
+        ("mask: [causal, chunked: {size: 64}]", [("64 * (position // 64)", "position + 1")], ()),
+        (
+            "mask: [causal, any: [sliding_window: {size: 24}, expr: 'k < 4']]",
+            [("0", "min(position + 1, 4)"), ("position - 23", "position + 1")],
+            (),
+        ),
+        ("mask: [causal, expr: 'q - k < far']\ninputs: {far: {axes: [head], dtype: int}}", [], ()),
+    ],
+)
+def test_the_keys_that_a_row_reads_for_certain(
+    tmp_path: Path, text: str, read: list[tuple[str, str]], reading: tuple[str, ...]
+) -> None:
+    path = tmp_path / "some.yaml"
+    path.write_text(f"name: some\nexports: [decode]\n{text}\n")
+    planned = plan.build(spec.load(path, terms=resources.terms_for(path)))
+    assert planned.decode
+    assert list(planned.decode.seen.read) == read
+    assert planned.decode.seen.reading == reading

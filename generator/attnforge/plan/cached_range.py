@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..expressions.linear_forms import Linear, atom, linear, variable
 from ..expressions.tree import Node
@@ -65,16 +67,28 @@ class KeySpan:
 
 @dataclass(frozen=True)
 class CachedRange:
-    """The host's texts of how many keys before its own position a token may see, and of how many first keys beside."""
+    """The host's texts of how many keys before its own position a token may see, and of how many first keys beside.
+
+    `read` are the keys that it does read, over `position` and `k_len`: ends of ranges, as far as numbers tell them.
+    """
 
     reach: str = _EVERYTHING
     first_keys: str = "0"
     numbers: tuple[str, ...] = ()  # the call's numbers that they read
+    read: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+    reading: tuple[str, ...] = field(default=(), compare=False)  # the call's numbers that those read
 
 
 def build(spec: Spec) -> CachedRange:
     """The range of a spec's mask; everything where tensors or nothing at all bound it."""
     scalars = {o.keyword for o in spec.options} | {i.name for i in spec.inputs if not i.axes}
+    read = tuple(_read(spec, scalars))
+    named = names(*(text for ends in read for text in ends))
+    bounds = dataclasses.asdict(_bounds(spec, scalars))
+    return CachedRange(**bounds | {"read": read, "reading": tuple(name for name in _names(spec) if name in named)})
+
+
+def _bounds(spec: Spec, scalars: set[str]) -> CachedRange:
     reaches, heads = list[Linear](), list[Linear]()
     for span in tile_ranges.spans(spec, "k"):
         reach = _first(span.lo, "max", lambda form: _known(atom(variable("q_first")) - form, scalars))
@@ -87,6 +101,30 @@ def build(spec: Spec) -> CachedRange:
             return CachedRange()
     read = {str(part.value) for form in (*reaches, *heads) for part, _ in form.terms}
     return CachedRange(_text(reaches), _text(heads), tuple(name for name in _names(spec) if name in read))
+
+
+def _read(spec: Spec, scalars: set[str]) -> Iterable[tuple[str, str]]:
+    """Text of the ranges of keys that the program of a row loads for it, or of less."""
+    for span in tile_ranges.spans(spec, "k"):
+        lo = Node("num", (), 0, "int") if span.lo is None else _of_row(span.lo, "min", scalars)
+        hi = Node("var", (), "k_len", "int") if span.hi is None else _of_row(span.hi, "max", scalars)
+        if lo and hi:
+            yield printers.torch(lo, lambda node: str(node.value)), printers.torch(hi, lambda node: str(node.value))
+
+
+def _of_row(end: Node, extreme: str, scalars: set[str]) -> Node | None:
+    """An end for a tile of one row, if numbers tell it; of the `extreme` of several ends, that of those they tell."""
+    if end.op == "var" and end.value in ("q_first", "q_last"):
+        return Node("option", (), "position", "int")
+    if end.op in ("option", "input"):
+        return Node("option", (), end.value, end.type) if end.value in scalars and not end.args else None
+    if end.op in ("var", "local"):
+        return end if end.value == "k_len" else None
+    args = [_of_row(arg, extreme if end.op in ("min", "max") else "", scalars) for arg in end.args]
+    known = [arg for arg in args if arg]
+    if end.op == extreme and known:
+        return functools.reduce(lambda a, b: dataclasses.replace(end, args=(a, b)), known)
+    return dataclasses.replace(end, args=tuple(known)) if len(known) == len(args) else None
 
 
 def _known(form: Linear, scalars: set[str]) -> Linear | None:

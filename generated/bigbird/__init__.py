@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  bdb12e30bd4ee95b
-#   text hash     80b855f9298838e6
+#   content hash  4672547c05a08777
+#   text hash     8d2e0dc9de32aaab
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

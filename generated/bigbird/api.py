@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  bdb12e30bd4ee95b
-#   text hash     4c0c685458987327
+#   content hash  4672547c05a08777
+#   text hash     0a086cf9a08f2771
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  bdb12e30bd4ee95b
-#   text hash     92861b1e996d7c98
+#   content hash  4672547c05a08777
+#   text hash     ab6f561c7dc570d7
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  bdb12e30bd4ee95b
-#   text hash     be3bc40892721bcb
+#   content hash  4672547c05a08777
+#   text hash     fd8a794cc321a1e8
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

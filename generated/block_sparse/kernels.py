@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  43b0049d7cbf14e9
-#   text hash     c47f544364c32e20
+#   content hash  d7ec3e315d013da6
+#   text hash     a74ce41d2b230df9
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

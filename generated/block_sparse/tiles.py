@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  43b0049d7cbf14e9
-#   text hash     51dfa15731fe77a6
+#   content hash  d7ec3e315d013da6
+#   text hash     fc70c51f04fb1301
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

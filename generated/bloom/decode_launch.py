@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7144ca4b25b088d2
-#   text hash     78387804986e58dc
+#   content hash  0bb8ece96c817150
+#   text hash     906684cc32845696
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7144ca4b25b088d2
-#   text hash     9554e1f4ac08b56f
+#   content hash  0bb8ece96c817150
+#   text hash     3a4d2ba05bd10d22
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7144ca4b25b088d2
-#   text hash     355d428fd41206ac
+#   content hash  0bb8ece96c817150
+#   text hash     b6e20274abb46e22
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  56d92aa27c69e6a3
-#   text hash     be3a20625554dba9
+#   content hash  22a34412701d17a3
+#   text hash     f2c0b47a09cf5ed7
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  56d92aa27c69e6a3
-#   text hash     f91936f10312015f
+#   content hash  22a34412701d17a3
+#   text hash     a77bf67a4a13aff0
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -84,7 +84,7 @@ def _differentiate(
     dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
     if entries is None and runtime.differentiated(  # on Hopper GPUs, all at once
-        cache, tiles, wanted[:3], k.shape[1], q, k, v, entries, scale, out, lse, dout, dlse, delta, dq, dk, dv,
+        cache, tiles, wanted[:3], k.shape[1], q, k, v, scale, out, lse, dout, dlse, delta, dq, dk, dv,
     ):  # fmt: skip
         return tuple(gradients)
 

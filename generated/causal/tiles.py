@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  56d92aa27c69e6a3
-#   text hash     7b33ef7a861a49e2
+#   content hash  22a34412701d17a3
+#   text hash     444e87d51c77ffb8
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  249cbd47eba742a8
-#   text hash     0ab53cfcd3723143
+#   content hash  54a37bae5bafc6e0
+#   text hash     72e2759324858c31
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

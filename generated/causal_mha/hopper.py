@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  249cbd47eba742a8
-#   text hash     34e39d1a158d8270
+#   content hash  54a37bae5bafc6e0
+#   text hash     a80922f6eb4c7d79
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -102,7 +102,7 @@ def weigh(
     m, l, score, k_start, terms, BLOCK_N: tl.constexpr, mixed
 ):  # fmt: skip
     """Weights of one tile of keys, and what the running maximum and the partial sums of their rows become by them."""
-    k_len, scale_log2, q_pos = terms
+    scale_log2, q_pos = terms
     # [BLOCK_N]
     k_pos = k_start + gl.arange(0, BLOCK_N, gl.SliceLayout(0, score.type.layout))
     if mixed:
@@ -232,7 +232,7 @@ def work(
                 stage = begun % Q_STAGES
                 mbarrier.wait(q_ready.index(stage), begun // Q_STAGES & 1)
                 q_tile = matrix(q_buffer, stage * WORKERS + WORKER)
-                terms = (k_len, scale_log2, q_pos)
+                terms = (scale_log2, q_pos)
                 first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
                 if last > first:
                     k_start = (last - 1) * BLOCK_N
@@ -279,7 +279,7 @@ def work(
 
 @gluon.jit
 def load_keys(
-    at, k_start, b, h, k_offset, k_desc, v_desc, buffers, STAGES: tl.constexpr, BLOCK_N: tl.constexpr
+    at, k_start, b, h, k_offset, k_desc, v_desc, buffers, STAGES: tl.constexpr
 ):  # fmt: skip
     """Copy one tile of keys and of values."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
@@ -328,7 +328,7 @@ def load_tiles(
                 for j in tl.range(first, last):
                     k_start = (first + last - 1 - j) * BLOCK_N
                     load_keys(
-                        at, k_start, b, h, k_offset, k_desc, v_desc, buffers, STAGES, BLOCK_N
+                        at, k_start, b, h, k_offset, k_desc, v_desc, buffers, STAGES
                     )  # fmt: skip
                     at += 1
         place = add_digits(place, step, order)

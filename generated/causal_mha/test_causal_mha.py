@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  249cbd47eba742a8
-#   text hash     8fabec6407efb73c
+#   content hash  54a37bae5bafc6e0
+#   text hash     ca856ce150cc15a0
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3ecc3adabb9d55c2
-#   text hash     a752ec62e080b6f8
+#   content hash  d23122d8525d3b2d
+#   text hash     9e7532642d939d56
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

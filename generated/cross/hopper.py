@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3ecc3adabb9d55c2
-#   text hash     607a04d67354e176
+#   content hash  d23122d8525d3b2d
+#   text hash     42484fb7e1c5fc86
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -275,7 +275,7 @@ def work(
 
 @gluon.jit
 def load_keys(
-    at, k_start, b, h, k_offset, k_desc, v_desc, buffers, STAGES: tl.constexpr, BLOCK_N: tl.constexpr
+    at, k_start, b, h, k_offset, k_desc, v_desc, buffers, STAGES: tl.constexpr
 ):  # fmt: skip
     """Copy one tile of keys and of values."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
@@ -321,7 +321,7 @@ def load_tiles(
                 for j in tl.range(first, last):
                     k_start = (first + last - 1 - j) * BLOCK_N
                     load_keys(
-                        at, k_start, b, h, k_offset, k_desc, v_desc, buffers, STAGES, BLOCK_N
+                        at, k_start, b, h, k_offset, k_desc, v_desc, buffers, STAGES
                     )  # fmt: skip
                     at += 1
         place = add_digits(place, step, order)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  bb459975140ad2e4
-#   text hash     5ace758a2e2563f2
+#   content hash  b51de0491bc3323d
+#   text hash     e9ff7324edc2f17f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -39,24 +39,21 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from . import kernels, runtime
 from .hopper import barriers, copy_tile, matrix, store_rows
-from .kernels import LOG2E, batch_and_head, find_entry, load_tile, query_tiles
+from .kernels import LOG2E, batch_and_head, load_tile, query_tiles
 
 add_tile = runtime.gluon_sum_of_tiles()
 
 
 @triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def prepare(
-    out_desc, dout_desc, dq_sum_ptr, dlse_ptr, delta_ptr, entries_ptr, q_total, k_total, Hq,
-    BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, TILE_AXIS: tl.constexpr
+    out_desc, dout_desc, dq_sum_ptr, dlse_ptr, delta_ptr, q_total, k_total, Hq, BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store delta, rowsum(out * dout) - dlse, of one tile of queries of one head, and zeros where dQ is added up."""
     tile = tl.program_id(TILE_AXIS)
     b, h = batch_and_head(Hq, TILE_AXIS)
     q_start = tile * BLOCK_M
-    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
-    if entries_ptr is not None:
-        if q_start >= q_len:
-            return
+    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
     # [BLOCK_M, BLOCK_DV]
     dout_tile = load_tile(dout_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
     out_tile = load_tile(out_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
@@ -90,7 +87,7 @@ def accumulate(
     k_buffer, v_buffer, kv_ready, factors, factors_ready, shares = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     stage, phase = at % STAGES, at // STAGES & 1
-    q_len, k_len, sum_tile, scale_log2, k_pos, q_begin = terms
+    sum_tile, scale_log2, k_pos, q_begin = terms
     # [BLOCK_M]
     row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
     q_pos = row + q_begin
@@ -143,11 +140,10 @@ def accumulate(
 @gluon.jit
 def work(
     arguments, keys, queries, dq_sum_desc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
-    D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, WORKERS: tl.constexpr,
-    WORKER: tl.constexpr
+    D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, WORKER: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of 64 of a program's keys."""
-    dk_ptr, dv_ptr, entries_ptr, q_total, k_total, Hq, scale, group, groups, tiles = arguments
+    dk_ptr, dv_ptr, q_total, k_total, Hq, scale, group, groups, tiles = arguments
     k_buffer, v_buffer, kv_ready, factors, factors_ready, shares = keys
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_D, 16])
@@ -157,9 +153,9 @@ def work(
     head = place % group + place // (group * tiles) % groups * group
     b, h = head // Hq, head % Hq
     k_start = tile * BLOCK_N
-    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
     if k_start < k_len:
-        q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+        q_begin = k_len - q_len
         k_first = k_start
         k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
         # [64]
@@ -173,7 +169,7 @@ def work(
         at = 0  # tiles of queries so far
         first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
         sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * (BLOCK_D // 64)).to(tl.int32)
-        terms = (q_len, k_len, sum_tile, scale_log2, k_pos, q_begin)
+        terms = (sum_tile, scale_log2, k_pos, q_begin)
         # a short tile at the end takes a mask
         full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
         for i in tl.range(first, last):
@@ -223,7 +219,7 @@ def load_tiles(
     STAGES: tl.constexpr, WORKERS: tl.constexpr
 ):  # fmt: skip
     """Copy the keys and values of a program, and the tiles of queries that its workers need, in their order."""
-    lse_ptr, delta_ptr, entries_ptr, q_total, k_total, Hq, group, groups, tiles = lengths
+    lse_ptr, delta_ptr, q_total, k_total, Hq, group, groups, tiles = lengths
     k_buffer, v_buffer, kv_ready, factors, factors_ready, shares = keys
     at = 0  # tiles of queries so far
     place = tl.program_id(0)
@@ -231,9 +227,9 @@ def load_tiles(
     head = place % group + place // (group * tiles) % groups * group
     b, h = head // Hq, head % Hq
     k_start = tile * BLOCK_N
-    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
     if k_start < k_len:
-        q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+        q_begin = k_len - q_len
         k_first = k_start
         k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
         mbarrier.expect(kv_ready, WORKERS * (k_desc.block_type.nbytes + v_desc.block_type.nbytes))
@@ -255,9 +251,9 @@ def load_tiles(
 
 @gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "group", "groups", "tiles"])
 def backward(
-    q_desc, k_desc, v_desc, dout_desc, dq_sum_desc, lse_ptr, delta_ptr, dk_ptr, dv_ptr, entries_ptr, scale,
-    q_total, k_total, Hq, group, groups, tiles, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, STAGES: tl.constexpr
+    q_desc, k_desc, v_desc, dout_desc, dq_sum_desc, lse_ptr, delta_ptr, dk_ptr, dv_ptr, scale, q_total, k_total,
+    Hq, group, groups, tiles, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, STAGES: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of one tile of keys of one head, and add to dQ."""
     WORKERS: gl.constexpr = BLOCK_N // 64
@@ -277,18 +273,16 @@ def backward(
         barriers(STAGES, WORKERS)
     )  # fmt: skip
     fence_async_shared()
-    arguments = (dk_ptr, dv_ptr, entries_ptr, q_total, k_total, Hq, scale, group, groups, tiles)
-    lengths = (lse_ptr, delta_ptr, entries_ptr, q_total, k_total, Hq, group, groups, tiles)
+    arguments = (dk_ptr, dv_ptr, q_total, k_total, Hq, scale, group, groups, tiles)
+    lengths = (lse_ptr, delta_ptr, q_total, k_total, Hq, group, groups, tiles)
     # a worker's threads get the registers that the loader leaves
     gl.warp_specialize(
         [
             (work, (
-                arguments, keys, queries, dq_sum_desc, BLOCK_M, BLOCK_N, STAGES, D, DV, BLOCK_D, BLOCK_DV, WORKERS,
-                0
+                arguments, keys, queries, dq_sum_desc, BLOCK_M, BLOCK_N, STAGES, D, DV, BLOCK_D, BLOCK_DV, 0
             )),
             (work, (
-                arguments, keys, queries, dq_sum_desc, BLOCK_M, BLOCK_N, STAGES, D, DV, BLOCK_D, BLOCK_DV, WORKERS,
-                1
+                arguments, keys, queries, dq_sum_desc, BLOCK_M, BLOCK_N, STAGES, D, DV, BLOCK_D, BLOCK_DV, 1
             )),
             (load_tiles, (
                 lengths, keys, queries, q_desc, k_desc, v_desc, dout_desc, BLOCK_M, BLOCK_N, STAGES, WORKERS
@@ -300,17 +294,14 @@ def backward(
 
 @triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def finish(
-    dq_sum_ptr, dq_ptr, entries_ptr, scale, q_total, k_total, Hq, D: tl.constexpr, BLOCK_M: tl.constexpr,
+    dq_sum_ptr, dq_ptr, scale, q_total, k_total, Hq, D: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_D: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store dQ of one tile of queries of one head: [64, 64] tiles as products leave them, turned into rows."""
     tile = tl.program_id(TILE_AXIS)
     b, h = batch_and_head(Hq, TILE_AXIS)
     q_start = tile * BLOCK_M
-    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
-    if entries_ptr is not None:
-        if q_start >= q_len:
-            return
+    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
     sum_row = (b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M
     row, column = tl.arange(0, BLOCK_M)[:, None], tl.arange(0, BLOCK_D)[None, :]
     tile_place = ((sum_row + q_start + row) // 64 * (BLOCK_D // 64) + column // 64).to(tl.int64) * 4096

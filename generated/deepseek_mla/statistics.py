@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  bb459975140ad2e4
-#   text hash     921d67b5a86a9453
+#   content hash  b51de0491bc3323d
+#   text hash     aed653c4560c8d16
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  6e6ed30a0c6a67d3
-#   text hash     2ccd41ddcae3ead1
+#   content hash  9c30920eef6eda26
+#   text hash     6ccb04a2ae812e70
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -128,7 +128,7 @@ def attend(
 ):  # fmt: skip
     """Update the running softmax (acc, m, l) with those of a tile of keys that stand in [lo, hi); `page` moves on."""
     (
-        k_ptr, v_ptr, b, kv_h, k_len, lo, hi, k_stride_page, k_stride_token, k_stride_head, v_stride_page,
+        k_ptr, v_ptr, kv_h, lo, hi, k_stride_page, k_stride_token, k_stride_head, v_stride_page,
         v_stride_token, v_stride_head, k_scale_stride_page, k_scale_stride_token, v_scale_stride_page,
         v_scale_stride_token
     ) = keys  # fmt: skip
@@ -249,7 +249,7 @@ def attend_split(
     first = begin // BLOCK_N
     last = tl.where(begin < end, tl.cdiv(end, BLOCK_N), first)
     keys = (
-        k_ptr, v_ptr, b, kv_h, k_len, lo, hi, k_stride_page, k_stride_token, k_stride_head, v_stride_page,
+        k_ptr, v_ptr, kv_h, lo, hi, k_stride_page, k_stride_token, k_stride_head, v_stride_page,
         v_stride_token, v_stride_head, k_scale_stride_page, k_scale_stride_token, v_scale_stride_page,
         v_scale_stride_token
     )  # fmt: skip

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  6e6ed30a0c6a67d3
-#   text hash     7ec6537e3ff19db7
+#   content hash  9c30920eef6eda26
+#   text hash     9597f1c4f325d8c9
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

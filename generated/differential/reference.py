@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d1a5f1595008657e
-#   text hash     f335db0a777e3c8d
+#   content hash  cff514184695b63f
+#   text hash     a285f9df9c00f21f
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

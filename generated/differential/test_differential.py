@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d1a5f1595008657e
-#   text hash     b60932571dc36b05
+#   content hash  cff514184695b63f
+#   text hash     c00549ee12384fed
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8d9c18dd0f22171e
-#   text hash     4c939b17900a9bdc
+#   content hash  e76d44a64732c783
+#   text hash     d8bd970cb39a4f0c
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

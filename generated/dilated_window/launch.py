@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8d9c18dd0f22171e
-#   text hash     56b4a043b1e868ba
+#   content hash  e76d44a64732c783
+#   text hash     326d292f8098fe7e
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -84,7 +84,7 @@ def _differentiate(
     dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
     if entries is None and runtime.differentiated(  # on Hopper GPUs, all at once
-        cache, tiles, wanted[:3], k.shape[1], q, k, v, entries, scale, out, lse, dout, dlse, delta, dq, dk, dv,
+        cache, tiles, wanted[:3], k.shape[1], q, k, v, scale, out, lse, dout, dlse, delta, dq, dk, dv,
     ):  # fmt: skip
         return tuple(gradients)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8d9c18dd0f22171e
-#   text hash     1d3e5f133e3b903b
+#   content hash  e76d44a64732c783
+#   text hash     1ea1952e0949e219
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

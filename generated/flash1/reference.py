@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  dedf874781f008e5
-#   text hash     2f051c6394d42896
+#   content hash  6f4fa381b91133e0
+#   text hash     c7809ad62bfec3af
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  95ea409d7b7db420
-#   text hash     482b423f59ab433f
+#   content hash  2a4da51dcdd682b6
+#   text hash     ad67e595cd5005f8
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  edb062892e4e044e
-#   text hash     ecd57cccf02732ec
+#   content hash  cf084577b9ed1615
+#   text hash     eaf78fe617dc8529
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

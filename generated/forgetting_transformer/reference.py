@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  edb062892e4e044e
-#   text hash     f928b88b9f821cd1
+#   content hash  cf084577b9ed1615
+#   text hash     c265d18a344792b0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

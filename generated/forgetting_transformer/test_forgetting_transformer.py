@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  edb062892e4e044e
-#   text hash     e82832a36cc43f77
+#   content hash  cf084577b9ed1615
+#   text hash     283efe4664a7fd82
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

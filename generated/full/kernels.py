@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6a621ddf1e70d00f
-#   text hash     7bc452fff8026870
+#   content hash  d62c0c0756aa7506
+#   text hash     388dfb271578ef71
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6a621ddf1e70d00f
-#   text hash     3302d363fe8dbfb0
+#   content hash  d62c0c0756aa7506
+#   text hash     ae8c0e1b5aab8938
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -84,7 +84,7 @@ def _differentiate(
     dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
     if entries is None and runtime.differentiated(  # on Hopper GPUs, all at once
-        cache, tiles, wanted[:3], k.shape[1], q, k, v, entries, scale, out, lse, dout, dlse, delta, dq, dk, dv,
+        cache, tiles, wanted[:3], k.shape[1], q, k, v, scale, out, lse, dout, dlse, delta, dq, dk, dv,
     ):  # fmt: skip
         return tuple(gradients)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  76e92d0a8244993e
-#   text hash     1fded1ab2086d447
+#   content hash  48577a4ee20b61b1
+#   text hash     d7218149808f1307
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  76e92d0a8244993e
-#   text hash     e5da84cbca969d03
+#   content hash  48577a4ee20b61b1
+#   text hash     afa36a1123ff88f5
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -147,7 +147,7 @@ def attend(
 ):  # fmt: skip
     """Update the running softmax (acc, m, l) with those of a tile of keys that stand in [lo, hi); `page` moves on."""
     (
-        k_ptr, v_ptr, b, kv_h, k_len, lo, hi, k_stride_page, k_stride_token, k_stride_head, v_stride_page,
+        k_ptr, v_ptr, kv_h, lo, hi, k_stride_page, k_stride_token, k_stride_head, v_stride_page,
         v_stride_token, v_stride_head, k_scale_stride_page, k_scale_stride_token, v_scale_stride_page,
         v_scale_stride_token
     ) = keys  # fmt: skip
@@ -266,7 +266,7 @@ def attend_split(
     first = begin // BLOCK_N
     last = tl.where(begin < end, tl.cdiv(end, BLOCK_N), first)
     keys = (
-        k_ptr, v_ptr, b, kv_h, k_len, lo, hi, k_stride_page, k_stride_token, k_stride_head, v_stride_page,
+        k_ptr, v_ptr, kv_h, lo, hi, k_stride_page, k_stride_token, k_stride_head, v_stride_page,
         v_stride_token, v_stride_head, k_scale_stride_page, k_scale_stride_token, v_scale_stride_page,
         v_scale_stride_token
     )  # fmt: skip

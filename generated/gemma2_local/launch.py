@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  43abe6a71b22780b
-#   text hash     c8b807a9b45de35e
+#   content hash  62d5121288fbf926
+#   text hash     6f37c7723caad1ec
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -92,8 +92,8 @@ def _differentiate(
     dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
     if entries is None and runtime.differentiated(  # on Hopper GPUs, all at once
-        cache, tiles, wanted[:3], k.shape[1], q, k, v, entries, cos, sin, positions, scale, out, lse, dout, dlse,
-        delta, dq, dk, dv,
+        cache, tiles, wanted[:3], k.shape[1], q, k, v, cos, sin, positions, scale, out, lse, dout, dlse, delta, dq,
+        dk, dv,
     ):  # fmt: skip
         return tuple(gradients)
 

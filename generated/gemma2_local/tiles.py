@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  43abe6a71b22780b
-#   text hash     f6d5036c208cab0c
+#   content hash  62d5121288fbf926
+#   text hash     cae11c1e30d56e02
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

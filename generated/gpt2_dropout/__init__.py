@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8e2870dba3e5edcc
-#   text hash     7b7369a3a21522f3
+#   content hash  1807055a14222d00
+#   text hash     e8f93c9e0829faad
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

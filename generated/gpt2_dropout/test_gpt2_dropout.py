@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8e2870dba3e5edcc
-#   text hash     f5b575af793cfb6d
+#   content hash  1807055a14222d00
+#   text hash     e53c0c2bb475523d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

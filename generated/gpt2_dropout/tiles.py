@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8e2870dba3e5edcc
-#   text hash     2e424835c6e7a38e
+#   content hash  1807055a14222d00
+#   text hash     a29f8ff3470182b6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  77995e504e6a98f8
-#   text hash     b2cbe575c0874789
+#   content hash  1c58e41bad8f3468
+#   text hash     da3c89653d3c8e5e
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -147,7 +147,7 @@ def attend(
 ):  # fmt: skip
     """Update the running softmax (acc, m, l) with those of a tile of keys that stand in [lo, hi); `page` moves on."""
     (
-        k_ptr, v_ptr, b, kv_h, k_len, lo, hi, k_stride_page, k_stride_token, k_stride_head, v_stride_page,
+        k_ptr, v_ptr, kv_h, lo, hi, k_stride_page, k_stride_token, k_stride_head, v_stride_page,
         v_stride_token, v_stride_head, k_scale_stride_page, k_scale_stride_token, v_scale_stride_page,
         v_scale_stride_token
     ) = keys  # fmt: skip
@@ -266,7 +266,7 @@ def attend_split(
     first = begin // BLOCK_N
     last = tl.where(begin < end, tl.cdiv(end, BLOCK_N), first)
     keys = (
-        k_ptr, v_ptr, b, kv_h, k_len, lo, hi, k_stride_page, k_stride_token, k_stride_head, v_stride_page,
+        k_ptr, v_ptr, kv_h, lo, hi, k_stride_page, k_stride_token, k_stride_head, v_stride_page,
         v_stride_token, v_stride_head, k_scale_stride_page, k_scale_stride_token, v_scale_stride_page,
         v_scale_stride_token
     )  # fmt: skip

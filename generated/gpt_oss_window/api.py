@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9f8ef9a93d65e54a
-#   text hash     7e44ce36f83e6c73
+#   content hash  ddf29ba3c9a5c76b
+#   text hash     ceb029b5192d63da
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9f8ef9a93d65e54a
-#   text hash     ea2bf23af82495fe
+#   content hash  ddf29ba3c9a5c76b
+#   text hash     42d9ae61f0db7ab5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -147,7 +147,7 @@ def attend(
 ):  # fmt: skip
     """Update the running softmax (acc, m, l) with those of a tile of keys that stand in [lo, hi); `page` moves on."""
     (
-        k_ptr, v_ptr, b, kv_h, k_len, lo, hi, k_stride_page, k_stride_token, k_stride_head, v_stride_page,
+        k_ptr, v_ptr, kv_h, lo, hi, k_stride_page, k_stride_token, k_stride_head, v_stride_page,
         v_stride_token, v_stride_head, k_scale_stride_page, k_scale_stride_token, v_scale_stride_page,
         v_scale_stride_token
     ) = keys  # fmt: skip
@@ -267,7 +267,7 @@ def attend_split(
     first = begin // BLOCK_N
     last = tl.where(begin < end, tl.cdiv(end, BLOCK_N), first)
     keys = (
-        k_ptr, v_ptr, b, kv_h, k_len, lo, hi, k_stride_page, k_stride_token, k_stride_head, v_stride_page,
+        k_ptr, v_ptr, kv_h, lo, hi, k_stride_page, k_stride_token, k_stride_head, v_stride_page,
         v_stride_token, v_stride_head, k_scale_stride_page, k_scale_stride_token, v_scale_stride_page,
         v_scale_stride_token
     )  # fmt: skip

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9f8ef9a93d65e54a
-#   text hash     9d8c14c29f639771
+#   content hash  ddf29ba3c9a5c76b
+#   text hash     bce197a525cff8f6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5dca20a8da2131a4
-#   text hash     303bc36e0b8243ea
+#   content hash  2f327edb4fbd1979
+#   text hash     5e5bc5c6b49afae8
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5dca20a8da2131a4
-#   text hash     4800c6190e55098b
+#   content hash  2f327edb4fbd1979
+#   text hash     a754aab967ea84fd
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f750fae6dbb6e347
-#   text hash     ec8e3425745f1320
+#   content hash  19750c04992a06d6
+#   text hash     fb20e47b4db45e48
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

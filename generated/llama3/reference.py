@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f750fae6dbb6e347
-#   text hash     b6f9658351eb9601
+#   content hash  19750c04992a06d6
+#   text hash     47466a70b5a34c9f
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

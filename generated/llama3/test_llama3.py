@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f750fae6dbb6e347
-#   text hash     4771aeef82d24eb9
+#   content hash  19750c04992a06d6
+#   text hash     83fc0f76c8e2b634
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

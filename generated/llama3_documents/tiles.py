@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8c1270e516b95d92
-#   text hash     1c518e8f01cf4bf3
+#   content hash  f6ed451b143a6574
+#   text hash     c9cc99b7d58bada8
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5f27a807d96687c6
-#   text hash     4d7b21d153a58afc
+#   content hash  3b67202985ce7ac2
+#   text hash     9ee3c5799e2e0718
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

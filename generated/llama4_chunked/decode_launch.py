@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5f27a807d96687c6
-#   text hash     14b806273cebded4
+#   content hash  3b67202985ce7ac2
+#   text hash     884d2758f87bd23d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5f27a807d96687c6
-#   text hash     c55572ef5e3b3aab
+#   content hash  3b67202985ce7ac2
+#   text hash     1d27266cff998873
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -93,8 +93,8 @@ def _differentiate(
     dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
     if entries is None and runtime.differentiated(  # on Hopper GPUs, all at once
-        cache, tiles, wanted[:3], k.shape[1], q, k, v, entries, cos, sin, positions, scale, out, lse, dout, dlse,
-        delta, dq, dk, dv,
+        cache, tiles, wanted[:3], k.shape[1], q, k, v, cos, sin, positions, scale, out, lse, dout, dlse, delta, dq,
+        dk, dv,
     ):  # fmt: skip
         return tuple(gradients)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e6bc1651beb896a1
-#   text hash     a58fcb6bf34c0cc8
+#   content hash  f9b0169842952094
+#   text hash     8aa747a1203c142a
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

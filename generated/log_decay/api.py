@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e6bc1651beb896a1
-#   text hash     a000bb2dacf869dc
+#   content hash  f9b0169842952094
+#   text hash     770f083dd969454a
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

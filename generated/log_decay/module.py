@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e6bc1651beb896a1
-#   text hash     4cc165f5d91d74d7
+#   content hash  f9b0169842952094
+#   text hash     557fa07085e14c0f
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  1b76677c131a6acc
-#   text hash     3e519d81cf6b6a01
+#   content hash  d21ba98bfebe1327
+#   text hash     e92d1a77f2e82d2c
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -292,7 +292,7 @@ def work(
 
 @gluon.jit
 def load_keys(
-    at, k_start, b, h, k_offset, k_desc, v_desc, buffers, STAGES: tl.constexpr, BLOCK_N: tl.constexpr
+    at, k_start, b, h, k_offset, k_desc, v_desc, buffers, STAGES: tl.constexpr
 ):  # fmt: skip
     """Copy one tile of keys and of values."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
@@ -342,7 +342,7 @@ def load_tiles(
                     for j in tl.range(first, last):
                         k_start = (first + last - 1 - j) * BLOCK_N
                         load_keys(
-                            at, k_start, b, h, k_offset, k_desc, v_desc, buffers, STAGES, BLOCK_N
+                            at, k_start, b, h, k_offset, k_desc, v_desc, buffers, STAGES
                         )  # fmt: skip
                         at += 1
         place = add_digits(place, step, order)

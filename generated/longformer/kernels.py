@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  1b76677c131a6acc
-#   text hash     21ec0fba09fa7150
+#   content hash  d21ba98bfebe1327
+#   text hash     6c05b5dadea7db0e
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  1b76677c131a6acc
-#   text hash     42cda7821fc7e455
+#   content hash  d21ba98bfebe1327
+#   text hash     551b69a723a1c4c1
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

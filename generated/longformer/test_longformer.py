@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  1b76677c131a6acc
-#   text hash     5c2942921eed3b56
+#   content hash  d21ba98bfebe1327
+#   text hash     0b8dcad437806171
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

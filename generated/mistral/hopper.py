@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2ba683b77b8c91dd
-#   text hash     c0171a5f57da7c38
+#   content hash  df6846e4f92c625e
+#   text hash     c7cb1a718d73265b
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -102,7 +102,7 @@ def weigh(
     m, l, score, k_start, terms, BLOCK_N: tl.constexpr, mixed
 ):  # fmt: skip
     """Weights of one tile of keys, and what the running maximum and the partial sums of their rows become by them."""
-    k_len, scale_log2, q_pos = terms
+    scale_log2, q_pos = terms
     # [BLOCK_N]
     k_pos = k_start + gl.arange(0, BLOCK_N, gl.SliceLayout(0, score.type.layout))
     if mixed:
@@ -191,8 +191,7 @@ def add_last(at, acc, packed, buffers, STAGES: gl.constexpr, WEIGHTS: gl.constex
 @gluon.jit
 def work(
     arguments, order, queries, buffers, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
-    Q_STAGES: tl.constexpr, GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr, WORKERS: tl.constexpr,
-    WORKER: tl.constexpr
+    Q_STAGES: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr, WORKERS: tl.constexpr, WORKER: tl.constexpr
 ):  # fmt: skip
     """Store out and the LSE of 64 queries of each tile of this program."""
     out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale = arguments
@@ -215,7 +214,6 @@ def work(
             tile = tl.where(half == 0, tiles - 1 - early, early)
             head = place[0] * group + place[2]
             b, h = head // Hq, head % Hq
-            kv_h = h // GROUP
             q_start = tile * BLOCK_M
             q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
             if (half == 0) | (early < tiles - 1 - early):
@@ -235,7 +233,7 @@ def work(
                 stage = begun % Q_STAGES
                 mbarrier.wait(q_ready.index(stage), begun // Q_STAGES & 1)
                 q_tile = matrix(q_buffer, stage * WORKERS + WORKER)
-                terms = (k_len, scale_log2, q_pos)
+                terms = (scale_log2, q_pos)
                 first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
                 if last > first:
                     k_start = (last - 1) * BLOCK_N
@@ -290,7 +288,7 @@ def work(
 
 @gluon.jit
 def load_keys(
-    at, k_start, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES: tl.constexpr, BLOCK_N: tl.constexpr
+    at, k_start, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES: tl.constexpr
 ):  # fmt: skip
     """Copy one tile of keys and of values."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
@@ -340,7 +338,7 @@ def load_tiles(
                 for j in tl.range(first, last):
                     k_start = (first + last - 1 - j) * BLOCK_N
                     load_keys(
-                        at, k_start, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES, BLOCK_N
+                        at, k_start, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES
                     )  # fmt: skip
                     at += 1
         place = add_digits(place, step, order)
@@ -380,16 +378,13 @@ def forward(
         gl.warp_specialize(
             [
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
-                    WORKERS, 0
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 0
                 )),
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
-                    WORKERS, 1
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 1
                 )),
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
-                    WORKERS, 2
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 2
                 )),
                 (load_tiles, (
                     lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP,
@@ -402,12 +397,10 @@ def forward(
         gl.warp_specialize(
             [
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
-                    WORKERS, 0
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 0
                 )),
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
-                    WORKERS, 1
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 1
                 )),
                 (load_tiles, (
                     lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP,

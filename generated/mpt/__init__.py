@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d60a81f11edb32e0
-#   text hash     e8546450765ea26e
+#   content hash  ec757573272d872e
+#   text hash     32d6ec931ec1a9d2
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

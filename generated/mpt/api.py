@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d60a81f11edb32e0
-#   text hash     1265580374771236
+#   content hash  ec757573272d872e
+#   text hash     09fe74ab17360a5e
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

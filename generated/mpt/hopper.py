@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d60a81f11edb32e0
-#   text hash     b41ac899c3307539
+#   content hash  ec757573272d872e
+#   text hash     d81f56f62207bffb
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -292,7 +292,7 @@ def work(
 
 @gluon.jit
 def load_keys(
-    at, k_start, b, h, k_offset, k_desc, v_desc, buffers, STAGES: tl.constexpr, BLOCK_N: tl.constexpr
+    at, k_start, b, h, k_offset, k_desc, v_desc, buffers, STAGES: tl.constexpr
 ):  # fmt: skip
     """Copy one tile of keys and of values."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
@@ -342,7 +342,7 @@ def load_tiles(
                 for j in tl.range(first, last):
                     k_start = (first + last - 1 - j) * BLOCK_N
                     load_keys(
-                        at, k_start, b, h, k_offset, k_desc, v_desc, buffers, STAGES, BLOCK_N
+                        at, k_start, b, h, k_offset, k_desc, v_desc, buffers, STAGES
                     )  # fmt: skip
                     at += 1
         place = add_digits(place, step, order)

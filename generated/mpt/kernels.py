@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d60a81f11edb32e0
-#   text hash     255b72ed6a6f79db
+#   content hash  ec757573272d872e
+#   text hash     60244d3f61e93be1
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

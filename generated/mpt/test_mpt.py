@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d60a81f11edb32e0
-#   text hash     427d906cc4b31531
+#   content hash  ec757573272d872e
+#   text hash     1edd4e46d73d4839
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

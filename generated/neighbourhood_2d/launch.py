@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6e01fb8832cace55
-#   text hash     4486f6f5dd505e63
+#   content hash  912457759d374805
+#   text hash     58753a02a25822a6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -83,7 +83,7 @@ def _differentiate(
     dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
     if entries is None and runtime.differentiated(  # on Hopper GPUs, all at once
-        cache, tiles, wanted[:3], k.shape[1], q, k, v, entries, scale, out, lse, dout, dlse, delta, dq, dk, dv,
+        cache, tiles, wanted[:3], k.shape[1], q, k, v, scale, out, lse, dout, dlse, delta, dq, dk, dv,
     ):  # fmt: skip
         return tuple(gradients)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6e01fb8832cace55
-#   text hash     efda2dfe56560f9c
+#   content hash  912457759d374805
+#   text hash     0a8bd11f0f321885
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6e01fb8832cace55
-#   text hash     4e8047e93807ef02
+#   content hash  912457759d374805
+#   text hash     792e4b5d80b2781f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

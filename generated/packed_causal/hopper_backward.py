@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  624cfe40d1be7016
-#   text hash     b956dfab50b38df3
+#   content hash  886ebbf40a4f1594
+#   text hash     718a8e4c029aed86
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -44,11 +44,10 @@ from .kernels import LOG2E, batch_and_head, find_rows, load_tile, query_tiles
 add_tile = runtime.gluon_sum_of_tiles()
 
 
-@triton.jit(do_not_specialize=["q_total", "max_seqlen_q", "k_total", "max_seqlen_k", "Hq", "sequences", "q_rows"])
+@triton.jit(do_not_specialize=["q_total", "max_seqlen_q", "Hq", "sequences", "q_rows"])
 def prepare(
-    out_desc, dout_desc, dq_sum_ptr, dlse_ptr, delta_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total,
-    max_seqlen_q, k_total, max_seqlen_k, Hq, sequences, q_rows, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, TILE_AXIS: tl.constexpr
+    out_desc, dout_desc, dq_sum_ptr, dlse_ptr, delta_ptr, cu_seqlens_q_ptr, q_total, max_seqlen_q, Hq, sequences,
+    q_rows, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store delta, rowsum(out * dout) - dlse, of one tile of queries of one head, and zeros where dQ is added up."""
     tile = tl.program_id(TILE_AXIS)
@@ -57,8 +56,6 @@ def prepare(
     q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
     q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
     q_aligned = (q_offset // 4 + b) * 4
-    k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
-    k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
     if q_start >= q_len:
         return
     # [BLOCK_M, BLOCK_DV]
@@ -94,7 +91,7 @@ def accumulate(
     k_buffer, v_buffer, kv_ready, factors, factors_ready, shares = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     stage, phase = at % STAGES, at // STAGES & 1
-    q_len, k_len, sum_tile, scale_log2, k_pos, q_begin = terms
+    sum_tile, scale_log2, k_pos, q_begin = terms
     # [BLOCK_M]
     row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
     q_pos = row + q_begin
@@ -167,7 +164,6 @@ def work(
     k_start = tile * BLOCK_N
     q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
     q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
-    q_aligned = (q_offset // 4 + b) * 4
     k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
     k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
     clear_rows(
@@ -199,7 +195,7 @@ def work(
                 // 64
                 * (BLOCK_D // 64)
             ).to(tl.int32)
-            terms = (q_len, k_len, sum_tile, scale_log2, k_pos, q_begin)
+            terms = (sum_tile, scale_log2, k_pos, q_begin)
             # a short tile at the end takes a mask
             full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
             for i in tl.range(first, last):
@@ -385,10 +381,10 @@ def backward(
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["q_total", "max_seqlen_q", "k_total", "max_seqlen_k", "Hq", "sequences"])
+@triton.jit(do_not_specialize=["q_total", "max_seqlen_q", "Hq", "sequences"])
 def finish(
-    dq_sum_ptr, dq_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale, q_total, max_seqlen_q, k_total, max_seqlen_k,
-    Hq, sequences, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, TILE_AXIS: tl.constexpr
+    dq_sum_ptr, dq_ptr, cu_seqlens_q_ptr, scale, q_total, max_seqlen_q, Hq, sequences, D: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store dQ of one tile of queries of one head: [64, 64] tiles as products leave them, turned into rows."""
     tile = tl.program_id(TILE_AXIS)
@@ -396,9 +392,6 @@ def finish(
     q_start = tile * BLOCK_M
     q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
     q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
-    q_aligned = (q_offset // 4 + b) * 4
-    k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
-    k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
     kernels.clear_rows(
         dq_ptr + tl.cast(h, tl.int64) * D, Hq * D, b, sequences, q_offset, q_len, q_end, q_total, tile,
         tl.num_programs(TILE_AXIS), BLOCK_M, BLOCK_D, D

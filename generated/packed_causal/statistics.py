@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  624cfe40d1be7016
-#   text hash     2b08e9e76d89c6ef
+#   content hash  886ebbf40a4f1594
+#   text hash     f9e758a18866fe6c
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 
@@ -61,10 +61,10 @@ def _measure(
             from_shapes=lambda: dict(
                 q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
                 lse_desc=runtime.vector_source(lse, block_m), q_total=q.shape[0], max_seqlen_q=max_seqlen_q,
-                k_total=k.shape[0], max_seqlen_k=max_seqlen_k, Hq=q.shape[-2], sequences=cu_seqlens_q.shape[0] - 1,
-                q_rows=lse.shape[-1], GROUP=q.shape[-2] // k.shape[-2], BLOCK_M=block_m, BLOCK_N=block_n,
-                BLOCK_D=runtime.padded_width(q), PRECISION=runtime.precision(q),
-                TILE_AXIS=runtime.tile_axis(max_seqlen_k, block_n), MAKES=makes, num_warps=warps, num_stages=stages,
+                k_total=k.shape[0], max_seqlen_k=max_seqlen_k, Hq=q.shape[-2], q_rows=lse.shape[-1],
+                GROUP=q.shape[-2] // k.shape[-2], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
+                PRECISION=runtime.precision(q), TILE_AXIS=runtime.tile_axis(max_seqlen_k, block_n), MAKES=makes,
+                num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
 
@@ -117,10 +117,10 @@ def measure_tile(
     return largest, mass
 
 
-@triton.jit(do_not_specialize=["q_total", "max_seqlen_q", "k_total", "max_seqlen_k", "Hq", "sequences", "q_rows"])
+@triton.jit(do_not_specialize=["q_total", "max_seqlen_q", "k_total", "max_seqlen_k", "Hq", "q_rows"])
 def measure(
     q_desc, k_desc, lse_desc, largest_ptr, key_sums_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale, q_total,
-    max_seqlen_q, k_total, max_seqlen_k, Hq, sequences, q_rows, GROUP: tl.constexpr, BLOCK_M: tl.constexpr,
+    max_seqlen_q, k_total, max_seqlen_k, Hq, q_rows, GROUP: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr,
     MAKES: tl.constexpr
 ):  # fmt: skip

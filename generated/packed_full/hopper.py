@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  40f3ab8b95f0fe92
-#   text hash     d32773db6a91ae3e
+#   content hash  7dd431d8e19c3340
+#   text hash     8b9d5473170987e7
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -219,8 +219,7 @@ def add_last(at, acc, packed, buffers, STAGES: gl.constexpr, WEIGHTS: gl.constex
 @gluon.jit
 def work(
     arguments, order, queries, buffers, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
-    Q_STAGES: tl.constexpr, GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr, WORKERS: tl.constexpr,
-    WORKER: tl.constexpr
+    Q_STAGES: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr, WORKERS: tl.constexpr, WORKER: tl.constexpr
 ):  # fmt: skip
     """Store out and the LSE of 64 queries of each tile of this program."""
     (
@@ -246,7 +245,6 @@ def work(
             tile = tl.where(half == 0, tiles - 1 - early, early)
             head = place[0] * group + place[2]
             b, h = head // Hq, head % Hq
-            kv_h = h // GROUP
             q_start = tile * BLOCK_M
             q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
             q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
@@ -366,7 +364,6 @@ def load_tiles(
             q_start = tile * BLOCK_M
             q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
             q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
-            q_aligned = (q_offset // 4 + b) * 4
             k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
             k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
             if ((half == 0) | (early < tiles - 1 - early)) & (q_start < q_len):
@@ -440,16 +437,13 @@ def forward(
         gl.warp_specialize(
             [
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
-                    WORKERS, 0
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 0
                 )),
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
-                    WORKERS, 1
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 1
                 )),
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
-                    WORKERS, 2
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 2
                 )),
                 (load_tiles, (
                     lengths, order, queries, buffers, q_desc, k_desc, v_desc, v_come, BLOCK_M, BLOCK_N, STAGES,
@@ -462,12 +456,10 @@ def forward(
         gl.warp_specialize(
             [
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
-                    WORKERS, 0
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 0
                 )),
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
-                    WORKERS, 1
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 1
                 )),
                 (load_tiles, (
                     lengths, order, queries, buffers, q_desc, k_desc, v_desc, v_come, BLOCK_M, BLOCK_N, STAGES,

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  40f3ab8b95f0fe92
-#   text hash     0930118ff975ea22
+#   content hash  7dd431d8e19c3340
+#   text hash     9847af44bd9d1bed
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  40f3ab8b95f0fe92
-#   text hash     1dc956b6f201124a
+#   content hash  7dd431d8e19c3340
+#   text hash     6b04380ece592ce0
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

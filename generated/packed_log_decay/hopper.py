@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  904760b282b87621
-#   text hash     c3fe4289764e0962
+#   content hash  4b0924e61e0806ce
+#   text hash     ef5f236e557ea089
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -132,7 +132,7 @@ def weigh(
 ):  # fmt: skip
     """Weights of one tile of keys, and what the running maximum and the partial sums of their rows become by them."""
     (
-        k_len, scale, q_pos, in_log_decay_base, in_log_decay_at_begin_q, in_log_decay_anchor,
+        scale, q_pos, k_len, in_log_decay_base, in_log_decay_at_begin_q, in_log_decay_anchor,
         in_log_decay_q, in_log_decay_desc, in_log_decay_stride_token, in_log_decay_stride_part
     ) = terms  # fmt: skip
     # [BLOCK_N]
@@ -238,8 +238,7 @@ def add_last(at, acc, packed, buffers, STAGES: gl.constexpr, WEIGHTS: gl.constex
 @gluon.jit
 def work(
     arguments, order, queries, buffers, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
-    Q_STAGES: tl.constexpr, GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr, WORKERS: tl.constexpr,
-    WORKER: tl.constexpr
+    Q_STAGES: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr, WORKERS: tl.constexpr, WORKER: tl.constexpr
 ):  # fmt: skip
     """Store out and the LSE of 64 queries of each tile of this program."""
     (
@@ -266,7 +265,6 @@ def work(
             tile = tl.where(half == 0, tiles - 1 - early, early)
             head = place[0] * group + place[2]
             b, h = head // Hq, head % Hq
-            kv_h = h // GROUP
             q_start = tile * BLOCK_M
             q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
             q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
@@ -321,7 +319,7 @@ def work(
                 mbarrier.wait(q_ready.index(stage), begun // Q_STAGES & 1)
                 q_tile = matrix(q_buffer, stage * WORKERS + WORKER)
                 terms = (
-                    k_len, scale, q_pos, in_log_decay_base, in_log_decay_at_begin_q, in_log_decay_anchor,
+                    scale, q_pos, k_len, in_log_decay_base, in_log_decay_at_begin_q, in_log_decay_anchor,
                     in_log_decay_q, in_log_decay_desc, in_log_decay_stride_token, in_log_decay_stride_part
                 )  # fmt: skip
                 first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
@@ -434,7 +432,6 @@ def load_tiles(
             q_start = tile * BLOCK_M
             q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
             q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
-            q_aligned = (q_offset // 4 + b) * 4
             k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
             k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
             k_aligned = (k_offset // 4 + b) * 4
@@ -524,16 +521,13 @@ def forward(
         gl.warp_specialize(
             [
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
-                    WORKERS, 0
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 0
                 )),
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
-                    WORKERS, 1
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 1
                 )),
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
-                    WORKERS, 2
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 2
                 )),
                 (load_tiles, (
                     lengths, order, queries, buffers, q_desc, k_desc, v_desc, v_come, BLOCK_M, BLOCK_N, STAGES,
@@ -546,12 +540,10 @@ def forward(
         gl.warp_specialize(
             [
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
-                    WORKERS, 0
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 0
                 )),
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
-                    WORKERS, 1
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 1
                 )),
                 (load_tiles, (
                     lengths, order, queries, buffers, q_desc, k_desc, v_desc, v_come, BLOCK_M, BLOCK_N, STAGES,

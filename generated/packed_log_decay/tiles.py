@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  904760b282b87621
-#   text hash     b275e7f8fdf961c9
+#   content hash  4b0924e61e0806ce
+#   text hash     5628eee3cdb9f6b6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

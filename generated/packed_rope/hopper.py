@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  99081b034267ee0a
-#   text hash     147383ffcd3e4b89
+#   content hash  a91adae8ea46946d
+#   text hash     84ab8a7a824343f2
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -131,7 +131,7 @@ def weigh(
     m, l, score, k_start, terms, BLOCK_N: tl.constexpr, mixed
 ):  # fmt: skip
     """Weights of one tile of keys, and what the running maximum and the partial sums of their rows become by them."""
-    k_len, scale_log2, q_pos = terms
+    scale_log2, q_pos = terms
     # [BLOCK_N]
     k_pos = k_start + gl.arange(0, BLOCK_N, gl.SliceLayout(0, score.type.layout))
     if mixed:
@@ -219,8 +219,7 @@ def add_last(at, acc, packed, buffers, STAGES: gl.constexpr, WEIGHTS: gl.constex
 @gluon.jit
 def work(
     arguments, order, queries, buffers, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
-    Q_STAGES: tl.constexpr, GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr, WORKERS: tl.constexpr,
-    WORKER: tl.constexpr
+    Q_STAGES: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr, WORKERS: tl.constexpr, WORKER: tl.constexpr
 ):  # fmt: skip
     """Store out and the LSE of 64 queries of each tile of this program."""
     (
@@ -246,7 +245,6 @@ def work(
             tile = tl.where(half == 0, tiles - 1 - early, early)
             head = place[0] * group + place[2]
             b, h = head // Hq, head % Hq
-            kv_h = h // GROUP
             q_start = tile * BLOCK_M
             q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
             q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
@@ -274,7 +272,7 @@ def work(
                 stage = begun % Q_STAGES
                 mbarrier.wait(q_ready.index(stage), begun // Q_STAGES & 1)
                 q_tile = matrix(q_buffer, stage * WORKERS + WORKER)
-                terms = (k_len, scale_log2, q_pos)
+                terms = (scale_log2, q_pos)
                 first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
                 if last > first:
                     k_start = (last - 1) * BLOCK_N
@@ -370,7 +368,6 @@ def load_tiles(
             q_start = tile * BLOCK_M
             q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
             q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
-            q_aligned = (q_offset // 4 + b) * 4
             k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
             k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
             q_begin = k_len - q_len
@@ -447,16 +444,13 @@ def forward(
         gl.warp_specialize(
             [
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
-                    WORKERS, 0
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 0
                 )),
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
-                    WORKERS, 1
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 1
                 )),
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
-                    WORKERS, 2
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 2
                 )),
                 (load_tiles, (
                     lengths, order, queries, buffers, q_desc, k_desc, v_desc, v_come, BLOCK_M, BLOCK_N, STAGES,
@@ -469,12 +463,10 @@ def forward(
         gl.warp_specialize(
             [
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
-                    WORKERS, 0
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 0
                 )),
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
-                    WORKERS, 1
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 1
                 )),
                 (load_tiles, (
                     lengths, order, queries, buffers, q_desc, k_desc, v_desc, v_come, BLOCK_M, BLOCK_N, STAGES,

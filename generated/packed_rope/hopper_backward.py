@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  99081b034267ee0a
-#   text hash     a60a6f9698aacc0e
+#   content hash  a91adae8ea46946d
+#   text hash     0a12abb494c7e29e
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -45,11 +45,10 @@ from .kernels import LOG2E, batch_and_head, find_rows, load_tile, query_tiles, u
 add_tile = runtime.gluon_sum_of_tiles()
 
 
-@triton.jit(do_not_specialize=["q_total", "max_seqlen_q", "k_total", "max_seqlen_k", "Hq", "sequences", "q_rows"])
+@triton.jit(do_not_specialize=["q_total", "max_seqlen_q", "Hq", "sequences", "q_rows"])
 def prepare(
-    out_desc, dout_desc, dq_sum_ptr, dlse_ptr, delta_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total,
-    max_seqlen_q, k_total, max_seqlen_k, Hq, sequences, q_rows, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, TILE_AXIS: tl.constexpr
+    out_desc, dout_desc, dq_sum_ptr, dlse_ptr, delta_ptr, cu_seqlens_q_ptr, q_total, max_seqlen_q, Hq, sequences,
+    q_rows, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store delta, rowsum(out * dout) - dlse, of one tile of queries of one head, and zeros where dQ is added up."""
     tile = tl.program_id(TILE_AXIS)
@@ -58,8 +57,6 @@ def prepare(
     q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
     q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
     q_aligned = (q_offset // 4 + b) * 4
-    k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
-    k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
     if q_start >= q_len:
         return
     # [BLOCK_M, BLOCK_DV]
@@ -95,7 +92,7 @@ def accumulate(
     k_buffer, v_buffer, kv_ready, factors, factors_ready, shares = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     stage, phase = at % STAGES, at // STAGES & 1
-    q_len, k_len, sum_tile, scale_log2, k_pos, q_begin = terms
+    sum_tile, scale_log2, k_pos, q_begin = terms
     # [BLOCK_M]
     row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
     q_pos = row + q_begin
@@ -168,7 +165,6 @@ def work(
     k_start = tile * BLOCK_N
     q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
     q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
-    q_aligned = (q_offset // 4 + b) * 4
     k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
     k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
     clear_rows(
@@ -200,7 +196,7 @@ def work(
                 // 64
                 * (BLOCK_D // 64)
             ).to(tl.int32)
-            terms = (q_len, k_len, sum_tile, scale_log2, k_pos, q_begin)
+            terms = (sum_tile, scale_log2, k_pos, q_begin)
             # a short tile at the end takes a mask
             full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
             for i in tl.range(first, last):
@@ -399,7 +395,6 @@ def finish(
     q_start = tile * BLOCK_M
     q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
     q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
-    q_aligned = (q_offset // 4 + b) * 4
     k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
     k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
     kernels.clear_rows(
@@ -429,21 +424,18 @@ def finish(
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["q_total", "max_seqlen_q", "k_total", "max_seqlen_k", "Hq", "position_end"])
+@triton.jit(do_not_specialize=["k_total", "max_seqlen_k", "Hq", "position_end"])
 def turn_back(
-    dk_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, cos_ptr, sin_ptr, positions_ptr, q_total, max_seqlen_q, k_total,
-    max_seqlen_k, Hq, cos_stride_row, cos_stride_column, sin_stride_row, sin_stride_column,
-    positions_stride_token, position_end, GROUP: tl.constexpr, D: tl.constexpr, PAIRS: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_PAIRS: tl.constexpr, TILE_AXIS: tl.constexpr
+    dk_ptr, cu_seqlens_k_ptr, cos_ptr, sin_ptr, positions_ptr, k_total, max_seqlen_k, Hq, cos_stride_row,
+    cos_stride_column, sin_stride_row, sin_stride_column, positions_stride_token, position_end,
+    GROUP: tl.constexpr, D: tl.constexpr, PAIRS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_PAIRS: tl.constexpr,
+    TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Apply the inverse rotation in place to dK of one tile of keys of one head."""
     tile = tl.program_id(TILE_AXIS)
     Hkv = Hq // GROUP
     b, kv_h = batch_and_head(Hkv, TILE_AXIS)
     k_start = tile * BLOCK_N
-    q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
-    q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
-    q_aligned = (q_offset // 4 + b) * 4
     k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
     k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
     if k_start >= k_len:

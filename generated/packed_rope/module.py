@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  99081b034267ee0a
-#   text hash     966996e05d5553e3
+#   content hash  a91adae8ea46946d
+#   text hash     c1f643fa9606ce03
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  eca097eb7c6591bc
-#   text hash     9110c7df369ce43d
+#   content hash  5c9e8f40183518f6
+#   text hash     1946cb229704498f
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -290,7 +290,7 @@ def work(
 
 @gluon.jit
 def load_keys(
-    at, k_start, b, h, k_offset, k_desc, v_desc, buffers, STAGES: tl.constexpr, BLOCK_N: tl.constexpr
+    at, k_start, b, h, k_offset, k_desc, v_desc, buffers, STAGES: tl.constexpr
 ):  # fmt: skip
     """Copy one tile of keys and of values."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
@@ -336,7 +336,7 @@ def load_tiles(
                 for j in tl.range(first, last):
                     k_start = (first + last - 1 - j) * BLOCK_N
                     load_keys(
-                        at, k_start, b, h, k_offset, k_desc, v_desc, buffers, STAGES, BLOCK_N
+                        at, k_start, b, h, k_offset, k_desc, v_desc, buffers, STAGES
                     )  # fmt: skip
                     at += 1
         place = add_digits(place, step, order)

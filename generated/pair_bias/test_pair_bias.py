@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  eca097eb7c6591bc
-#   text hash     ac97bc61ee622a28
+#   content hash  5c9e8f40183518f6
+#   text hash     b90df81c9e888df1
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

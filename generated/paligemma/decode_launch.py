@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  04e039bdd286af47
-#   text hash     4e28d74cba9e4a84
+#   content hash  a57819cd19548426
+#   text hash     ce7b6203c4ec47da
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

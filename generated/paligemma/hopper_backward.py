@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  04e039bdd286af47
-#   text hash     a9e2bff0bd0e95ac
+#   content hash  a57819cd19548426
+#   text hash     a4aada7bf350205a
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -40,24 +40,21 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from . import kernels, runtime
 from .hopper import barriers, copy_tile, matrix, store_rows
-from .kernels import LOG2E, batch_and_head, find_entry, load_tile, query_tiles, unrotate
+from .kernels import LOG2E, batch_and_head, load_tile, query_tiles, unrotate
 
 add_tile = runtime.gluon_sum_of_tiles()
 
 
 @triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def prepare(
-    out_desc, dout_desc, dq_sum_ptr, dlse_ptr, delta_ptr, entries_ptr, q_total, k_total, Hq,
-    BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, TILE_AXIS: tl.constexpr
+    out_desc, dout_desc, dq_sum_ptr, dlse_ptr, delta_ptr, q_total, k_total, Hq, BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store delta, rowsum(out * dout) - dlse, of one tile of queries of one head, and zeros where dQ is added up."""
     tile = tl.program_id(TILE_AXIS)
     b, h = batch_and_head(Hq, TILE_AXIS)
     q_start = tile * BLOCK_M
-    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
-    if entries_ptr is not None:
-        if q_start >= q_len:
-            return
+    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
     # [BLOCK_M, BLOCK_DV]
     dout_tile = load_tile(dout_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
     out_tile = load_tile(out_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
@@ -91,7 +88,7 @@ def accumulate(
     k_buffer, v_buffer, kv_ready, factors, factors_ready, shares = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     stage, phase = at % STAGES, at // STAGES & 1
-    q_len, k_len, sum_tile, scale_log2, k_pos, q_begin, in_prefix_len = terms
+    k_len, sum_tile, scale_log2, k_pos, q_begin, in_prefix_len = terms
     # [BLOCK_M]
     row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
     q_pos = row + q_begin
@@ -146,12 +143,12 @@ def accumulate(
 def work(
     arguments, keys, queries, dq_sum_desc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
     GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    WORKERS: tl.constexpr, WORKER: tl.constexpr
+    WORKER: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of 64 of a program's keys."""
     (
-        dk_ptr, dv_ptr, entries_ptr, q_total, k_total, Hq, scale, in_prefix_len_ptr,
-        in_prefix_len_stride_batch, group, groups, tiles
+        dk_ptr, dv_ptr, q_total, k_total, Hq, scale, in_prefix_len_ptr, in_prefix_len_stride_batch, group,
+        groups, tiles
     ) = arguments  # fmt: skip
     k_buffer, v_buffer, kv_ready, factors, factors_ready, shares = keys
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
@@ -163,9 +160,9 @@ def work(
     Hkv = Hq // GROUP
     b, kv_h = head // Hkv, head % Hkv
     k_start = tile * BLOCK_N
-    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
     if k_start < k_len:
-        q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+        q_begin = k_len - q_len
         k_first = k_start
         k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
         # [64]
@@ -183,7 +180,7 @@ def work(
             sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * (BLOCK_D // 64)).to(
                 tl.int32
             )
-            terms = (q_len, k_len, sum_tile, scale_log2, k_pos, q_begin, in_prefix_len)
+            terms = (k_len, sum_tile, scale_log2, k_pos, q_begin, in_prefix_len)
             # a short tile at the end takes a mask
             full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
             for i in tl.range(first, last):
@@ -234,8 +231,8 @@ def load_tiles(
 ):  # fmt: skip
     """Copy the keys and values of a program, and the tiles of queries that its workers need, in their order."""
     (
-        lse_ptr, delta_ptr, entries_ptr, q_total, k_total, Hq, in_prefix_len_ptr,
-        in_prefix_len_stride_batch, group, groups, tiles
+        lse_ptr, delta_ptr, q_total, k_total, Hq, in_prefix_len_ptr, in_prefix_len_stride_batch, group,
+        groups, tiles
     ) = lengths  # fmt: skip
     k_buffer, v_buffer, kv_ready, factors, factors_ready, shares = keys
     at = 0  # tiles of queries so far
@@ -245,9 +242,9 @@ def load_tiles(
     Hkv = Hq // GROUP
     b, kv_h = head // Hkv, head % Hkv
     k_start = tile * BLOCK_N
-    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
     if k_start < k_len:
-        q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+        q_begin = k_len - q_len
         k_first = k_start
         k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
         in_prefix_len = tl.load(in_prefix_len_ptr + tl.cast(b, tl.int64) * in_prefix_len_stride_batch).to(tl.int32)
@@ -271,10 +268,10 @@ def load_tiles(
 
 @gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "group", "groups", "tiles"])
 def backward(
-    q_desc, k_desc, v_desc, dout_desc, dq_sum_desc, lse_ptr, delta_ptr, dk_ptr, dv_ptr, entries_ptr, scale,
-    in_prefix_len_ptr, q_total, k_total, Hq, in_prefix_len_stride_batch, group, groups, tiles,
-    GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, STAGES: tl.constexpr
+    q_desc, k_desc, v_desc, dout_desc, dq_sum_desc, lse_ptr, delta_ptr, dk_ptr, dv_ptr, scale, in_prefix_len_ptr,
+    q_total, k_total, Hq, in_prefix_len_stride_batch, group, groups, tiles, GROUP: tl.constexpr, D: tl.constexpr,
+    DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    STAGES: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of one tile of keys of one head, summed over the query heads that read it, and add to dQ."""
     WORKERS: gl.constexpr = BLOCK_N // 64
@@ -295,23 +292,21 @@ def backward(
     )  # fmt: skip
     fence_async_shared()
     arguments = (
-        dk_ptr, dv_ptr, entries_ptr, q_total, k_total, Hq, scale, in_prefix_len_ptr,
-        in_prefix_len_stride_batch, group, groups, tiles
+        dk_ptr, dv_ptr, q_total, k_total, Hq, scale, in_prefix_len_ptr, in_prefix_len_stride_batch, group,
+        groups, tiles
     )  # fmt: skip
     lengths = (
-        lse_ptr, delta_ptr, entries_ptr, q_total, k_total, Hq, in_prefix_len_ptr,
-        in_prefix_len_stride_batch, group, groups, tiles
+        lse_ptr, delta_ptr, q_total, k_total, Hq, in_prefix_len_ptr, in_prefix_len_stride_batch, group,
+        groups, tiles
     )  # fmt: skip
     # a worker's threads get the registers that the loader leaves
     gl.warp_specialize(
         [
             (work, (
-                arguments, keys, queries, dq_sum_desc, BLOCK_M, BLOCK_N, STAGES, GROUP, D, DV, BLOCK_D, BLOCK_DV,
-                WORKERS, 0
+                arguments, keys, queries, dq_sum_desc, BLOCK_M, BLOCK_N, STAGES, GROUP, D, DV, BLOCK_D, BLOCK_DV, 0
             )),
             (work, (
-                arguments, keys, queries, dq_sum_desc, BLOCK_M, BLOCK_N, STAGES, GROUP, D, DV, BLOCK_D, BLOCK_DV,
-                WORKERS, 1
+                arguments, keys, queries, dq_sum_desc, BLOCK_M, BLOCK_N, STAGES, GROUP, D, DV, BLOCK_D, BLOCK_DV, 1
             )),
             (load_tiles, (
                 lengths, keys, queries, q_desc, k_desc, v_desc, dout_desc, BLOCK_M, BLOCK_N, STAGES, GROUP, WORKERS
@@ -323,7 +318,7 @@ def backward(
 
 @triton.jit(do_not_specialize=["q_total", "k_total", "Hq", "position_end"])
 def finish(
-    dq_sum_ptr, dq_ptr, entries_ptr, scale, cos_ptr, sin_ptr, positions_ptr, q_total, k_total, Hq, cos_stride_row,
+    dq_sum_ptr, dq_ptr, scale, cos_ptr, sin_ptr, positions_ptr, q_total, k_total, Hq, cos_stride_row,
     cos_stride_column, sin_stride_row, sin_stride_column, positions_stride_batch, positions_stride_token,
     position_end, D: tl.constexpr, PAIRS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_PAIRS: tl.constexpr, TILE_AXIS: tl.constexpr
@@ -332,11 +327,8 @@ def finish(
     tile = tl.program_id(TILE_AXIS)
     b, h = batch_and_head(Hq, TILE_AXIS)
     q_start = tile * BLOCK_M
-    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
-    if entries_ptr is not None:
-        if q_start >= q_len:
-            return
-    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    q_begin = k_len - q_len
     sum_row = (b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M
     row, column = tl.arange(0, BLOCK_M)[:, None], tl.arange(0, BLOCK_D)[None, :]
     tile_place = ((sum_row + q_start + row) // 64 * (BLOCK_D // 64) + column // 64).to(tl.int64) * 4096
@@ -359,7 +351,7 @@ def finish(
 
 @triton.jit(do_not_specialize=["q_total", "k_total", "Hq", "position_end"])
 def turn_back(
-    dk_ptr, entries_ptr, cos_ptr, sin_ptr, positions_ptr, q_total, k_total, Hq, cos_stride_row, cos_stride_column,
+    dk_ptr, cos_ptr, sin_ptr, positions_ptr, q_total, k_total, Hq, cos_stride_row, cos_stride_column,
     sin_stride_row, sin_stride_column, positions_stride_batch, positions_stride_token, position_end,
     GROUP: tl.constexpr, D: tl.constexpr, PAIRS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_PAIRS: tl.constexpr,
     TILE_AXIS: tl.constexpr
@@ -369,10 +361,7 @@ def turn_back(
     Hkv = Hq // GROUP
     b, kv_h = batch_and_head(Hkv, TILE_AXIS)
     k_start = tile * BLOCK_N
-    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
-    if entries_ptr is not None:
-        if k_start >= k_len:
-            return
+    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
     first_row = (b.to(tl.int64) * k_total + k_offset) * Hkv + kv_h
     positions_base = positions_ptr
     if positions_ptr is not None:

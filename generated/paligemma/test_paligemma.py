@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  04e039bdd286af47
-#   text hash     e8da3a631f339018
+#   content hash  a57819cd19548426
+#   text hash     0df8e0d93ea65bc0
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

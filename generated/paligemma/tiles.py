@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  04e039bdd286af47
-#   text hash     60d2eae9d02fc424
+#   content hash  a57819cd19548426
+#   text hash     8c8c570c364590a1
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

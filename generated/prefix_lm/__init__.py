@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a77dafd88467b0b2
-#   text hash     1f208f80172b5180
+#   content hash  54863a68b5072546
+#   text hash     8678d3658971d6b1
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a77dafd88467b0b2
-#   text hash     a7b3ce1467406efe
+#   content hash  54863a68b5072546
+#   text hash     bacbdb4eb17794d9
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a77dafd88467b0b2
-#   text hash     4abfd1097fc6509f
+#   content hash  54863a68b5072546
+#   text hash     c3cd31364719a7a5
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -86,8 +86,8 @@ def _differentiate(
     dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
     if entries is None and runtime.differentiated(  # on Hopper GPUs, all at once
-        cache, tiles, wanted[:3], k.shape[1], q, k, v, entries, in_prefix_len, scale, out, lse, dout, dlse, delta,
-        dq, dk, dv,
+        cache, tiles, wanted[:3], k.shape[1], q, k, v, in_prefix_len, scale, out, lse, dout, dlse, delta, dq, dk,
+        dv,
     ):  # fmt: skip
         return tuple(gradients)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a77dafd88467b0b2
-#   text hash     c358a19b6d1511a4
+#   content hash  54863a68b5072546
+#   text hash     b3706d5ebe2d884c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  501ee2d5c4439116
-#   text hash     17016fcfa7b2ca9c
+#   content hash  6a8ffe9251c5eb80
+#   text hash     b376e6c8c32a23de
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

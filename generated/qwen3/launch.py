@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  501ee2d5c4439116
-#   text hash     315280de3cde96a9
+#   content hash  6a8ffe9251c5eb80
+#   text hash     8132f3df30ade655
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -93,8 +93,8 @@ def _differentiate(
     dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
     if entries is None and runtime.differentiated(  # on Hopper GPUs, all at once
-        cache, tiles, wanted[:3], k.shape[1], q, k, v, entries, cos, sin, positions, scale, out, lse, dout, dlse,
-        delta, dq, dk, dv,
+        cache, tiles, wanted[:3], k.shape[1], q, k, v, cos, sin, positions, scale, out, lse, dout, dlse, delta, dq,
+        dk, dv,
     ):  # fmt: skip
         return tuple(gradients)
 

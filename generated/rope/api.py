@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6bbea2968aaf8e36
-#   text hash     be84a1beb6621264
+#   content hash  2d5a4cdfb312139d
+#   text hash     6671fb6ae761907d
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

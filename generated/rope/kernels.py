@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6bbea2968aaf8e36
-#   text hash     5f7e20c971ac3357
+#   content hash  2d5a4cdfb312139d
+#   text hash     672c15f189a0084f
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6bbea2968aaf8e36
-#   text hash     815a36ded2e1e5a5
+#   content hash  2d5a4cdfb312139d
+#   text hash     c69cccf82bacad99
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

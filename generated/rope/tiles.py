@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6bbea2968aaf8e36
-#   text hash     e60a5fdf4e78e675
+#   content hash  2d5a4cdfb312139d
+#   text hash     09bbcf27aa9d2d39
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

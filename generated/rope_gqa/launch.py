@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3f27f675cacedfe9
-#   text hash     1182aad91fbc841e
+#   content hash  eb52a63b587eaf32
+#   text hash     21411edb03950e72
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -93,8 +93,8 @@ def _differentiate(
     dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
     if entries is None and runtime.differentiated(  # on Hopper GPUs, all at once
-        cache, tiles, wanted[:3], k.shape[1], q, k, v, entries, cos, sin, positions, scale, out, lse, dout, dlse,
-        delta, dq, dk, dv,
+        cache, tiles, wanted[:3], k.shape[1], q, k, v, cos, sin, positions, scale, out, lse, dout, dlse, delta, dq,
+        dk, dv,
     ):  # fmt: skip
         return tuple(gradients)
 

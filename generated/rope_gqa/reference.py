@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3f27f675cacedfe9
-#   text hash     f65a502ba0eb8cd9
+#   content hash  eb52a63b587eaf32
+#   text hash     e91eda334ad8d55c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  024c411ff887fe33
-#   text hash     c69f10d523730040
+#   content hash  96d87a54620d9436
+#   text hash     0d97cdc074247d0a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

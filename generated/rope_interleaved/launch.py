@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  024c411ff887fe33
-#   text hash     a6e11f57219b332e
+#   content hash  96d87a54620d9436
+#   text hash     2d635fd4929f6521
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -93,8 +93,8 @@ def _differentiate(
     dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
     if entries is None and runtime.differentiated(  # on Hopper GPUs, all at once
-        cache, tiles, wanted[:3], k.shape[1], q, k, v, entries, cos, sin, positions, scale, out, lse, dout, dlse,
-        delta, dq, dk, dv,
+        cache, tiles, wanted[:3], k.shape[1], q, k, v, cos, sin, positions, scale, out, lse, dout, dlse, delta, dq,
+        dk, dv,
     ):  # fmt: skip
         return tuple(gradients)
 

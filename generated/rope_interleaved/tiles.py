@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  024c411ff887fe33
-#   text hash     573b25ca07cd3719
+#   content hash  96d87a54620d9436
+#   text hash     3e32c15360f0dc7b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

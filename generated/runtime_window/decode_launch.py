@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  43009e42d1b735ec
-#   text hash     2b695f161531d822
+#   content hash  a8d8ed5e7d3d8371
+#   text hash     66fcab22db7ba529
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  43009e42d1b735ec
-#   text hash     ee38b334cb6d8127
+#   content hash  a8d8ed5e7d3d8371
+#   text hash     2d4a4b8414524a39
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -84,8 +84,7 @@ def _differentiate(
     dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
     if entries is None and runtime.differentiated(  # on Hopper GPUs, all at once
-        cache, tiles, wanted[:3], k.shape[1], q, k, v, entries, in_window, scale, out, lse, dout, dlse, delta, dq,
-        dk, dv,
+        cache, tiles, wanted[:3], k.shape[1], q, k, v, in_window, scale, out, lse, dout, dlse, delta, dq, dk, dv,
     ):  # fmt: skip
         return tuple(gradients)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  43009e42d1b735ec
-#   text hash     62bc4d7d3477dc1b
+#   content hash  a8d8ed5e7d3d8371
+#   text hash     f8a7625913f85edf
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

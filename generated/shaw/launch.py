@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  339bd658d5c34f1a
-#   text hash     3fa4f7746594f2e2
+#   content hash  b757fa414da2226c
+#   text hash     189c59526913dfd0
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

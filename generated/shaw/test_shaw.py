@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  339bd658d5c34f1a
-#   text hash     bed87b2aa76fb87d
+#   content hash  b757fa414da2226c
+#   text hash     4c5c6845731de936
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

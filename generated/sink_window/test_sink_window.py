@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fce519c067eacad8
-#   text hash     25fd03f629cfd0e7
+#   content hash  cbea060bcc7a6547
+#   text hash     592d4e3edbea0ea7
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fce519c067eacad8
-#   text hash     e505b6e98153b115
+#   content hash  cbea060bcc7a6547
+#   text hash     b365966cb327e025
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

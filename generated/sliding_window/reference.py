@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c061874e879cdf3d
-#   text hash     717f7b5fabae5764
+#   content hash  ac598261d9f1f1e2
+#   text hash     6f146945cf75c4f8
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6f16bd702c4ff68e
-#   text hash     f1a8a6ed36d3bba5
+#   content hash  bf6ce21961ec9e69
+#   text hash     934ec94d5be8b826
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -83,7 +83,7 @@ def _differentiate(
     dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
     if entries is None and runtime.differentiated(  # on Hopper GPUs, all at once
-        cache, tiles, wanted[:3], k.shape[1], q, k, v, entries, scale, out, lse, dout, dlse, delta, dq, dk, dv,
+        cache, tiles, wanted[:3], k.shape[1], q, k, v, scale, out, lse, dout, dlse, delta, dq, dk, dv,
     ):  # fmt: skip
         return tuple(gradients)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d7f1a78725d5ef23
-#   text hash     0bdc2e7f09173b95
+#   content hash  7e95222bac5c2221
+#   text hash     f0e1daecaa07a37e
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d7f1a78725d5ef23
-#   text hash     ae30de86b0e6afbe
+#   content hash  7e95222bac5c2221
+#   text hash     2195fd40d31e8143
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d7f1a78725d5ef23
-#   text hash     f9436e0a74bd7582
+#   content hash  7e95222bac5c2221
+#   text hash     9ccc4c2581f5c0d6
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -83,8 +83,7 @@ def _differentiate(
     dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
     if entries is None and runtime.differentiated(  # on Hopper GPUs, all at once
-        cache, tiles, wanted[:3], k.shape[1], q, k, v, entries, in_window, scale, out, lse, dout, dlse, delta, dq,
-        dk, dv,
+        cache, tiles, wanted[:3], k.shape[1], q, k, v, in_window, scale, out, lse, dout, dlse, delta, dq, dk, dv,
     ):  # fmt: skip
         return tuple(gradients)
 

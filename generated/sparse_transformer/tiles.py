@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a2371b1e3e1d5784
-#   text hash     bc7052a3210e10ce
+#   content hash  214a8a64c9f36819
+#   text hash     cfd20e1e9afb66e9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1f20b90a40103ec4
-#   text hash     6adcbdc44a98fb87
+#   content hash  8bfc799e24ee7b1d
+#   text hash     e8ef09fca92509af
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

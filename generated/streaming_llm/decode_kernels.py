@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1f20b90a40103ec4
-#   text hash     4cfde02a1f61950d
+#   content hash  8bfc799e24ee7b1d
+#   text hash     f6502653ce263e82
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -134,7 +134,7 @@ def attend(
 ):  # fmt: skip
     """Update the running softmax (acc, m, l) with those of a tile of keys that stand in [lo, hi); `page` moves on."""
     (
-        k_ptr, v_ptr, b, kv_h, k_len, lo, hi, k_stride_page, k_stride_token, k_stride_head, v_stride_page,
+        k_ptr, v_ptr, kv_h, lo, hi, k_stride_page, k_stride_token, k_stride_head, v_stride_page,
         v_stride_token, v_stride_head, k_scale_stride_page, k_scale_stride_token, v_scale_stride_page,
         v_scale_stride_token
     ) = keys  # fmt: skip
@@ -240,7 +240,7 @@ def attend_split(
         first = begin // BLOCK_N
         last = tl.where(begin < end, tl.cdiv(end, BLOCK_N), first)
         keys = (
-            k_ptr, v_ptr, b, kv_h, k_len, lo, hi, k_stride_page, k_stride_token, k_stride_head, v_stride_page,
+            k_ptr, v_ptr, kv_h, lo, hi, k_stride_page, k_stride_token, k_stride_head, v_stride_page,
             v_stride_token, v_stride_head, k_scale_stride_page, k_scale_stride_token, v_scale_stride_page,
             v_scale_stride_token
         )  # fmt: skip

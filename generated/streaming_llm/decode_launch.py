@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1f20b90a40103ec4
-#   text hash     a532d880a096fdbc
+#   content hash  8bfc799e24ee7b1d
+#   text hash     b0c2d8db913f245c
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1f20b90a40103ec4
-#   text hash     f92d81c12b0cd07a
+#   content hash  8bfc799e24ee7b1d
+#   text hash     185d95c10a53f873
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1f20b90a40103ec4
-#   text hash     f2c75bf688140e37
+#   content hash  8bfc799e24ee7b1d
+#   text hash     b06cd619ce384475
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ef2aa0ebea021adb
-#   text hash     fa89e5e01024696a
+#   content hash  08f0a618a50bd324
+#   text hash     6198bdf2d237565f
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ef2aa0ebea021adb
-#   text hash     e7c8ad406ae87aa0
+#   content hash  08f0a618a50bd324
+#   text hash     79cac176f176df9a
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

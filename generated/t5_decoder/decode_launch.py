@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  90468062429c90bf
-#   text hash     5a126cac75f61741
+#   content hash  236ac8b478b4fc15
+#   text hash     caa4ecafe974ea26
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  90468062429c90bf
-#   text hash     f451a79ccad9bf85
+#   content hash  236ac8b478b4fc15
+#   text hash     43e26772be3e02b1
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

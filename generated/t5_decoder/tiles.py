@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  90468062429c90bf
-#   text hash     7160aaf6ed957144
+#   content hash  236ac8b478b4fc15
+#   text hash     96061fde32e0e128
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

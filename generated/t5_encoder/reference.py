@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a10159b3bf357cfa
-#   text hash     e5154813eb005647
+#   content hash  cda3e86497f22850
+#   text hash     40d0ed21f7bae038
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9d0af060d3441868
-#   text hash     2db436531ffab51e
+#   content hash  2c1c0272fa00c941
+#   text hash     27a7230cf7165e84
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

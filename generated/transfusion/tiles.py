@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9d0af060d3441868
-#   text hash     10733a7df4853382
+#   content hash  2c1c0272fa00c941
+#   text hash     6c20cf94c02e83a9
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  42f02b8ee21351d9
-#   text hash     7fa6ce61a5c86fd9
+#   content hash  3593b4db7e8d4cb2
+#   text hash     aa5caa8cbd646ccb
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  42f02b8ee21351d9
-#   text hash     1995a3aeef2fba3e
+#   content hash  3593b4db7e8d4cb2
+#   text hash     4484345d64a265bb
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -204,8 +204,7 @@ def add_last(at, acc, packed, buffers, STAGES: gl.constexpr, WEIGHTS: gl.constex
 @gluon.jit
 def work(
     arguments, order, queries, buffers, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
-    Q_STAGES: tl.constexpr, GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr, WORKERS: tl.constexpr,
-    WORKER: tl.constexpr
+    Q_STAGES: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr, WORKERS: tl.constexpr, WORKER: tl.constexpr
 ):  # fmt: skip
     """Store out and the LSE of 64 queries of each tile of this program."""
     (
@@ -231,7 +230,6 @@ def work(
             tile = tl.where(half == 0, tiles - 1 - early, early)
             head = place[0] * group + place[2]
             b, h = head // Hq, head % Hq
-            kv_h = h // GROUP
             q_start = tile * BLOCK_M
             q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
             if (half == 0) | (early < tiles - 1 - early):
@@ -305,7 +303,7 @@ def work(
 
 @gluon.jit
 def load_keys(
-    at, k_start, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES: tl.constexpr, BLOCK_N: tl.constexpr
+    at, k_start, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES: tl.constexpr
 ):  # fmt: skip
     """Copy one tile of keys and of values."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
@@ -352,7 +350,7 @@ def load_tiles(
                 for j in tl.range(first, last):
                     k_start = (first + last - 1 - j) * BLOCK_N
                     load_keys(
-                        at, k_start, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES, BLOCK_N
+                        at, k_start, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES
                     )  # fmt: skip
                     at += 1
         place = add_digits(place, step, order)
@@ -396,16 +394,13 @@ def forward(
         gl.warp_specialize(
             [
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
-                    WORKERS, 0
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 0
                 )),
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
-                    WORKERS, 1
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 1
                 )),
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
-                    WORKERS, 2
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 2
                 )),
                 (load_tiles, (
                     lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP,
@@ -418,12 +413,10 @@ def forward(
         gl.warp_specialize(
             [
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
-                    WORKERS, 0
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 0
                 )),
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
-                    WORKERS, 1
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 1
                 )),
                 (load_tiles, (
                     lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP,

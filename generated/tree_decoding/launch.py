@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  42f02b8ee21351d9
-#   text hash     deacd9985d01e1fd
+#   content hash  3593b4db7e8d4cb2
+#   text hash     28fda82ce23e7f05
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -95,8 +95,8 @@ def _differentiate(
     dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
     if entries is None and runtime.differentiated(  # on Hopper GPUs, all at once
-        cache, tiles, wanted[:3], k.shape[1], q, k, v, entries, cos, sin, positions, in_tree_mask, scale, out, lse,
-        dout, dlse, delta, dq, dk, dv,
+        cache, tiles, wanted[:3], k.shape[1], q, k, v, cos, sin, positions, in_tree_mask, scale, out, lse, dout,
+        dlse, delta, dq, dk, dv,
     ):  # fmt: skip
         return tuple(gradients)
 

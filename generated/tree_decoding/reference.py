@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  42f02b8ee21351d9
-#   text hash     76dfc18942f7412a
+#   content hash  3593b4db7e8d4cb2
+#   text hash     0d194e1bfed07f8c
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

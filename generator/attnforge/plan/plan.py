@@ -185,8 +185,11 @@ class Plan:
     @property
     def given_back(self) -> tuple[str, ...]:
         """What a launch of the whole backward pass is handed: all that it reads, and what it fills in."""
+        launched = self.hopper.backward.launched if self.hopper and self.hopper.backward else ()
+        texts = (text for kernel in launched for p in kernel.parts for text in (p.given, p.value))
+        read = names(self.storage.tiled, *texts, *(kernel.grid for kernel in launched))
         results = ("out", "lse", "dout", "dlse", "delta", "dq", "dk", "dv")
-        return (*self.tensors, *self.prepared, *self.numbers, *results)
+        return (*(name for name in (*self.tensors, *self.prepared, *self.numbers) if name in read), *results)
 
     @property
     def floats(self) -> tuple[Argument, ...]:

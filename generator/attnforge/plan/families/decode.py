@@ -153,9 +153,11 @@ class Decode:
         own = (*results, "q_tile", *cached_latent.names(self.analysis, "q_rest"), "k_start", *_OPTIONAL)
         strides = [parameter.name for x in "kv" for parameter in _cache(x)]
         strides += [f"{x}_scale_stride_{axis}" for x in "kv" for axis in ("page", "token")]
-        walked = ("k_ptr", "v_ptr", "b", "kv_h", "k_len", "lo", "hi", *strides)
+        read = reads((*terms.score, *terms.keep, *loads))
+        places = ("k_ptr", "v_ptr", "b", "kv_h", "k_len", "lo", "hi", *strides)
+        walked = tuple(name for name in places if name not in ("b", "k_len") or name in read)
         known = {*results, *own, *walked, scale, "k_pos", "inside", "k_page", "k_slot", *targets(loads)}
-        words = (scale, *terms.passed(reads((*terms.score, *terms.keep, *loads)), known))
+        words = (scale, *terms.passed(read, known))
         behind = cached_latent.names(self.analysis, "REST", "V_IN_K")
         constants = ("PAGE", "D", "DV", "BLOCK_N", "BLOCK_D", "BLOCK_DV", *behind, "PRECISION")
         return Step("attend", results, own, (("keys", walked), ("terms", words)), constants, tails=False)

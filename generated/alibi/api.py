@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  71b9d9c18aed617f
-#   text hash     78cd0f7557d7b127
+#   content hash  65141b7f0cc96566
+#   text hash     85a34db134b26b5f
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  71b9d9c18aed617f
-#   text hash     fe1b3949a7add725
+#   content hash  65141b7f0cc96566
+#   text hash     3762fb787271676d
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  71b9d9c18aed617f
-#   text hash     af9ebee78c458d0a
+#   content hash  65141b7f0cc96566
+#   text hash     a0bfe3780b70c100
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

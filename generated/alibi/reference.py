@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  71b9d9c18aed617f
-#   text hash     f79f57d1c219da1c
+#   content hash  65141b7f0cc96566
+#   text hash     6a909c16dd112f5a
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  71b9d9c18aed617f
-#   text hash     41d122d352d1388e
+#   content hash  65141b7f0cc96566
+#   text hash     dcabad1998ab52b7
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

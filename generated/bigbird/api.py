@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4672547c05a08777
-#   text hash     0a086cf9a08f2771
+#   content hash  51bed90f2e223a73
+#   text hash     7f5bdfe31cd11e05
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

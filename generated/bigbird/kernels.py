@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4672547c05a08777
-#   text hash     ab6f561c7dc570d7
+#   content hash  51bed90f2e223a73
+#   text hash     34eb64412ada7421
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4672547c05a08777
-#   text hash     fb9fe651ba8b7e4b
+#   content hash  51bed90f2e223a73
+#   text hash     7a1391c0f51d1983
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

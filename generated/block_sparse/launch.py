@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d7ec3e315d013da6
-#   text hash     bc618e4fa052b6a3
+#   content hash  8626ccbee63a7c08
+#   text hash     c8ba32a72f7db48b
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

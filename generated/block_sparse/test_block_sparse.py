@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d7ec3e315d013da6
-#   text hash     af8431de9b00eaa2
+#   content hash  8626ccbee63a7c08
+#   text hash     7b117b59cf0a8b81
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

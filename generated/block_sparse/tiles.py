@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d7ec3e315d013da6
-#   text hash     fc70c51f04fb1301
+#   content hash  8626ccbee63a7c08
+#   text hash     89f45d65c5391ebb
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

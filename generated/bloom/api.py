@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0bb8ece96c817150
-#   text hash     58294cc2eae0b13a
+#   content hash  27ede89cf68aef42
+#   text hash     264299511be42b3e
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0bb8ece96c817150
-#   text hash     13a1f97e2f5ec101
+#   content hash  27ede89cf68aef42
+#   text hash     86c2a29935c53b84
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

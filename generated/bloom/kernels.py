@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0bb8ece96c817150
-#   text hash     ee8ee528721a8279
+#   content hash  27ede89cf68aef42
+#   text hash     4958b5def02b2053
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

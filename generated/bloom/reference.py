@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0bb8ece96c817150
-#   text hash     de154c11dd69441e
+#   content hash  27ede89cf68aef42
+#   text hash     d5fc224d0e27adce
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

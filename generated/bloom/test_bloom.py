@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0bb8ece96c817150
-#   text hash     b6e20274abb46e22
+#   content hash  27ede89cf68aef42
+#   text hash     ec33b935a3b100d1
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

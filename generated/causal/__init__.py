@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  22a34412701d17a3
-#   text hash     b0e86a61613bb627
+#   content hash  62f933e73bff966e
+#   text hash     5990b3982f94f67e
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  22a34412701d17a3
-#   text hash     f2c0b47a09cf5ed7
+#   content hash  62f933e73bff966e
+#   text hash     289e63209e599042
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  22a34412701d17a3
-#   text hash     524f826163c38c77
+#   content hash  62f933e73bff966e
+#   text hash     22a7c9161440a8c5
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  22a34412701d17a3
-#   text hash     3ed082147bc94ac2
+#   content hash  62f933e73bff966e
+#   text hash     fa454d770c91b8b4
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  22a34412701d17a3
-#   text hash     720219c912ccd4f1
+#   content hash  62f933e73bff966e
+#   text hash     5004a0c889c56405
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  54a37bae5bafc6e0
-#   text hash     a80922f6eb4c7d79
+#   content hash  7ffa6c48ea083993
+#   text hash     6cf5f65a2ab8fda1
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

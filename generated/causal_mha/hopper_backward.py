@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  54a37bae5bafc6e0
-#   text hash     006d42f604befb55
+#   content hash  7ffa6c48ea083993
+#   text hash     b58d05a9397af9d7
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

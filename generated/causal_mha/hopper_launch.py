@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  54a37bae5bafc6e0
-#   text hash     273c23c5bfe4530b
+#   content hash  7ffa6c48ea083993
+#   text hash     ac06a2dee3b57850
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py gets."""
 

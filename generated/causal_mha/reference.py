@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  54a37bae5bafc6e0
-#   text hash     e3e36c2706166fd1
+#   content hash  7ffa6c48ea083993
+#   text hash     c1448710cf481194
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  54a37bae5bafc6e0
-#   text hash     f7cf537f42d2123c
+#   content hash  7ffa6c48ea083993
+#   text hash     3200385173cefd75
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d23122d8525d3b2d
-#   text hash     9e7532642d939d56
+#   content hash  1dcdecd7a5ad1328
+#   text hash     822aedf8942f3bbe
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d23122d8525d3b2d
-#   text hash     42484fb7e1c5fc86
+#   content hash  1dcdecd7a5ad1328
+#   text hash     dbf7789bfbf85c89
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

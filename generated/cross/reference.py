@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d23122d8525d3b2d
-#   text hash     b920404838cd7d33
+#   content hash  1dcdecd7a5ad1328
+#   text hash     6f7d20b94a896cb9
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

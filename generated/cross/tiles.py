@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d23122d8525d3b2d
-#   text hash     2c0b7d8ccbe77728
+#   content hash  1dcdecd7a5ad1328
+#   text hash     ab5cbf442496badd
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d23122d8525d3b2d
-#   text hash     199be5d1c5eb68c3
+#   content hash  1dcdecd7a5ad1328
+#   text hash     e3126a0fbffcabee
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b51de0491bc3323d
-#   text hash     55ff5eb20b0a63e3
+#   content hash  b30c5fd113998f59
+#   text hash     49f568be164e2bad
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

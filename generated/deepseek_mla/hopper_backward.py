@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b51de0491bc3323d
-#   text hash     e9ff7324edc2f17f
+#   content hash  b30c5fd113998f59
+#   text hash     d29ff1a3a90e1520
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b51de0491bc3323d
-#   text hash     aed653c4560c8d16
+#   content hash  b30c5fd113998f59
+#   text hash     5e63e35049be9f65
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b51de0491bc3323d
-#   text hash     dd9c725365d795dd
+#   content hash  b30c5fd113998f59
+#   text hash     6962d6708acfa35a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b51de0491bc3323d
-#   text hash     9429bf6cbcccc6d2
+#   content hash  b30c5fd113998f59
+#   text hash     059652a99d71dd99
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

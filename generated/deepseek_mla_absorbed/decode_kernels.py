@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  9c30920eef6eda26
-#   text hash     6ccb04a2ae812e70
+#   content hash  0374ac8fcc813db6
+#   text hash     aaa8d1fa1dd106c2
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  9c30920eef6eda26
-#   text hash     9597f1c4f325d8c9
+#   content hash  0374ac8fcc813db6
+#   text hash     3afa3878a7d0e85c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  cff514184695b63f
-#   text hash     e453edf4a5d4c15f
+#   content hash  6b8418ccab61862c
+#   text hash     2adfd1fec364392b
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

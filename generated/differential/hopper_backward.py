@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  cff514184695b63f
-#   text hash     ae957b18a7a3e136
+#   content hash  6b8418ccab61862c
+#   text hash     c4758411ab97e6a2
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

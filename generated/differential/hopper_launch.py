@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  cff514184695b63f
-#   text hash     8316da8e1dce1c08
+#   content hash  6b8418ccab61862c
+#   text hash     c68652b47ed6e14f
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py gets."""
 

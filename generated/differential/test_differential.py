@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  cff514184695b63f
-#   text hash     c00549ee12384fed
+#   content hash  6b8418ccab61862c
+#   text hash     08d5392816a74e0a
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  cff514184695b63f
-#   text hash     b64b5d7ee6654244
+#   content hash  6b8418ccab61862c
+#   text hash     ecfd94da1be41d68
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e76d44a64732c783
-#   text hash     9325a55e9c19a204
+#   content hash  c39624b0913f3b77
+#   text hash     6028c095ecc1edb7
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

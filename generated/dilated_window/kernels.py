@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e76d44a64732c783
-#   text hash     d8bd970cb39a4f0c
+#   content hash  c39624b0913f3b77
+#   text hash     23ca37ef901f84d2
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

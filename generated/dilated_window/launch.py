@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e76d44a64732c783
-#   text hash     326d292f8098fe7e
+#   content hash  c39624b0913f3b77
+#   text hash     cc18e5dda8fe591a
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

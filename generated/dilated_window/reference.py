@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e76d44a64732c783
-#   text hash     cdb330c88c7d4858
+#   content hash  c39624b0913f3b77
+#   text hash     185448c67e64688a
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e76d44a64732c783
-#   text hash     2a4fdea65b873a97
+#   content hash  c39624b0913f3b77
+#   text hash     f472f9533071ed5c
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  6f4fa381b91133e0
-#   text hash     73399f5e5b7ae6b2
+#   content hash  c70d6c1f537f5e68
+#   text hash     5f020ff7dbb43d9b
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  6f4fa381b91133e0
-#   text hash     6b7a8d5282d40c7a
+#   content hash  c70d6c1f537f5e68
+#   text hash     3ecac72087ce30e9
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  6f4fa381b91133e0
-#   text hash     b1d79f6147d010b2
+#   content hash  c70d6c1f537f5e68
+#   text hash     ddd38eefa3ae17d6
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

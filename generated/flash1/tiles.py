@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  6f4fa381b91133e0
-#   text hash     c052a9082899175d
+#   content hash  c70d6c1f537f5e68
+#   text hash     1e70905604be442d
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

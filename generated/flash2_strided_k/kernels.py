@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  2a4da51dcdd682b6
-#   text hash     fa9563fd7c99a45a
+#   content hash  6d004a890de79a0e
+#   text hash     819b851417c42eed
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  2a4da51dcdd682b6
-#   text hash     be2ba4f9dadb4355
+#   content hash  6d004a890de79a0e
+#   text hash     1bc7a194dc7dcf67
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

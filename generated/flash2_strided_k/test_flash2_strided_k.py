@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  2a4da51dcdd682b6
-#   text hash     9d640e1809d87b65
+#   content hash  6d004a890de79a0e
+#   text hash     6dedfac22b369168
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

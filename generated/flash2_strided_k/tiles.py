@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  2a4da51dcdd682b6
-#   text hash     ad67e595cd5005f8
+#   content hash  6d004a890de79a0e
+#   text hash     a05fb83840c8a6fc
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

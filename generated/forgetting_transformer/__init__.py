@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  cf084577b9ed1615
-#   text hash     cb263b10d488e08d
+#   content hash  114be66b4e62b89f
+#   text hash     7fa855fe35677d2b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d62c0c0756aa7506
-#   text hash     e0a3f89fd3edfb9f
+#   content hash  bfa5ea29c21867e3
+#   text hash     de9cc2bd0fa1da62
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

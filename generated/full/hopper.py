@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d62c0c0756aa7506
-#   text hash     0ab2338eebc24aca
+#   content hash  bfa5ea29c21867e3
+#   text hash     051b362a42aa2776
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

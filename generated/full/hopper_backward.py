@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d62c0c0756aa7506
-#   text hash     90b1fb0eb86806f9
+#   content hash  bfa5ea29c21867e3
+#   text hash     0894105bd9e51f22
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

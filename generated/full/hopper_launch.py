@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d62c0c0756aa7506
-#   text hash     1050138f2432430f
+#   content hash  bfa5ea29c21867e3
+#   text hash     8187d7221ce615ed
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

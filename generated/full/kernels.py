@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d62c0c0756aa7506
-#   text hash     388dfb271578ef71
+#   content hash  bfa5ea29c21867e3
+#   text hash     90f5dca0c7357e50
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

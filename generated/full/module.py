@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d62c0c0756aa7506
-#   text hash     b65e89f87a6942ab
+#   content hash  bfa5ea29c21867e3
+#   text hash     2610e0796c1c067a
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

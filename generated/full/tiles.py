@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d62c0c0756aa7506
-#   text hash     1a1bf65397336116
+#   content hash  bfa5ea29c21867e3
+#   text hash     55c9c78a109bdd73
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  48577a4ee20b61b1
-#   text hash     e4b1bbd3efec0c80
+#   content hash  21705c9dce1c5c02
+#   text hash     d3ca22bba122ef88
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  48577a4ee20b61b1
-#   text hash     afa36a1123ff88f5
+#   content hash  21705c9dce1c5c02
+#   text hash     8ffe81949ac40290
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

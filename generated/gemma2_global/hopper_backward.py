@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  48577a4ee20b61b1
-#   text hash     efc88ede0cb782f5
+#   content hash  21705c9dce1c5c02
+#   text hash     92ed8ae36b7b07b0
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  48577a4ee20b61b1
-#   text hash     2cf5eeb35c20edb7
+#   content hash  21705c9dce1c5c02
+#   text hash     89ead620d77704b9
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

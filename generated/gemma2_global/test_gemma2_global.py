@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  48577a4ee20b61b1
-#   text hash     d3545ee284f0bd6e
+#   content hash  21705c9dce1c5c02
+#   text hash     6db622868ef194e7
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  62d5121288fbf926
-#   text hash     c9871272702fc35e
+#   content hash  2ef18240af1fc3cf
+#   text hash     2a486393fc4bd2fd
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  62d5121288fbf926
-#   text hash     63818f3625a5dadc
+#   content hash  2ef18240af1fc3cf
+#   text hash     b1f7e8a1c5817961
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  62d5121288fbf926
-#   text hash     d3886915d0531358
+#   content hash  2ef18240af1fc3cf
+#   text hash     897b3abd3e253248
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

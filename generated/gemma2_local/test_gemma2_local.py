@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  62d5121288fbf926
-#   text hash     e31c569e01d66b96
+#   content hash  2ef18240af1fc3cf
+#   text hash     cd3904e5f687dd38
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

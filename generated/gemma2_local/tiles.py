@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  62d5121288fbf926
-#   text hash     cae11c1e30d56e02
+#   content hash  2ef18240af1fc3cf
+#   text hash     0a4f4ebf64bf7242
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1807055a14222d00
-#   text hash     e8f93c9e0829faad
+#   content hash  2d62226f543d4828
+#   text hash     788e9a29cda6a18e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1807055a14222d00
-#   text hash     f1fea86def8a0836
+#   content hash  2d62226f543d4828
+#   text hash     3867a9a0edfcd41d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1807055a14222d00
-#   text hash     ded911801cfca511
+#   content hash  2d62226f543d4828
+#   text hash     30d937d6c5fab049
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

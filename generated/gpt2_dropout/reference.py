@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1807055a14222d00
-#   text hash     d7f741e7a2d97d87
+#   content hash  2d62226f543d4828
+#   text hash     8f58511e5916bf97
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

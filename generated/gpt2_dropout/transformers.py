@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1807055a14222d00
-#   text hash     618dfccbb4bdea30
+#   content hash  2d62226f543d4828
+#   text hash     80af40af76924aae
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

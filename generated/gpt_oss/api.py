@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1c58e41bad8f3468
-#   text hash     a5ff5bd8c69583fc
+#   content hash  b02f77b8e996dbfb
+#   text hash     a167fcfc7fd2d912
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1c58e41bad8f3468
-#   text hash     a8adc7ec32861ec7
+#   content hash  b02f77b8e996dbfb
+#   text hash     44220397487abfe0
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1c58e41bad8f3468
-#   text hash     9a69d284e8c9909e
+#   content hash  b02f77b8e996dbfb
+#   text hash     c88e974456cb7753
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1c58e41bad8f3468
-#   text hash     a6b72422564bad2e
+#   content hash  b02f77b8e996dbfb
+#   text hash     306a0d0f752d0060
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

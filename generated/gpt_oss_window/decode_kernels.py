@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ddf29ba3c9a5c76b
-#   text hash     42d9ae61f0db7ab5
+#   content hash  0ccb27f1fcb354ab
+#   text hash     f7dba49daf3d3ced
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ddf29ba3c9a5c76b
-#   text hash     c20cb51a41c6acce
+#   content hash  0ccb27f1fcb354ab
+#   text hash     d88bfb6355f01a4c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

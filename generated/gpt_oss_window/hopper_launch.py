@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ddf29ba3c9a5c76b
-#   text hash     736b8002b889de89
+#   content hash  0ccb27f1fcb354ab
+#   text hash     ae897b246aab992e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ddf29ba3c9a5c76b
-#   text hash     c0fbf33d66e29537
+#   content hash  0ccb27f1fcb354ab
+#   text hash     86ea5eded13dbf6f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

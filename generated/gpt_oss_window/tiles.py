@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ddf29ba3c9a5c76b
-#   text hash     bce197a525cff8f6
+#   content hash  0ccb27f1fcb354ab
+#   text hash     a1dcaeaaf940a4b1
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2f327edb4fbd1979
-#   text hash     5e5bc5c6b49afae8
+#   content hash  56523c1dd20f5d47
+#   text hash     209bdb792052a9e6
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

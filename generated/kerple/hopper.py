@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2f327edb4fbd1979
-#   text hash     66a288576d48ffc1
+#   content hash  56523c1dd20f5d47
+#   text hash     e325d446eeddbc0b
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

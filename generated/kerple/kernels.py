@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2f327edb4fbd1979
-#   text hash     a754aab967ea84fd
+#   content hash  56523c1dd20f5d47
+#   text hash     34f5cd0272fed359
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2f327edb4fbd1979
-#   text hash     87d5aed82d0ab342
+#   content hash  56523c1dd20f5d47
+#   text hash     b6d98c8ef8ef4101
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2f327edb4fbd1979
-#   text hash     10c7708da344078a
+#   content hash  56523c1dd20f5d47
+#   text hash     321b03f10f568027
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

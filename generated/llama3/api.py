@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  19750c04992a06d6
-#   text hash     95bc001cfd6c1a92
+#   content hash  f0c2125a6c83521c
+#   text hash     080d6337e7490efa
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

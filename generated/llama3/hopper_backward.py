@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  19750c04992a06d6
-#   text hash     7f4f4ac4449f2ee0
+#   content hash  f0c2125a6c83521c
+#   text hash     226edbb9f2f6388c
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  19750c04992a06d6
-#   text hash     96fdd0d84b6edb06
+#   content hash  f0c2125a6c83521c
+#   text hash     88fd84331df6ce42
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py gets."""
 

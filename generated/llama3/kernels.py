@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  19750c04992a06d6
-#   text hash     8a5acf68f19c6329
+#   content hash  f0c2125a6c83521c
+#   text hash     a63f8687f44e2495
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  19750c04992a06d6
-#   text hash     77d4f80e4bef2cbd
+#   content hash  f0c2125a6c83521c
+#   text hash     ab327dbbcc982468
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f6ed451b143a6574
-#   text hash     9897cd8da9d375a0
+#   content hash  ce3d48ce51a6a49f
+#   text hash     343a195ebbf6eb68
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

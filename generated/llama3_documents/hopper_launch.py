@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f6ed451b143a6574
-#   text hash     8485e4b70fa7901a
+#   content hash  ce3d48ce51a6a49f
+#   text hash     b9f2ccfc380df204
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f6ed451b143a6574
-#   text hash     b6f8ae2750c27ecd
+#   content hash  ce3d48ce51a6a49f
+#   text hash     d652c877a20c343d
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

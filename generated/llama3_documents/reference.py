@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f6ed451b143a6574
-#   text hash     ca3548a276c6d536
+#   content hash  ce3d48ce51a6a49f
+#   text hash     f100d1916c0fd858
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

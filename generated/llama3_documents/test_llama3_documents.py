@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f6ed451b143a6574
-#   text hash     7009a4796ef69f1e
+#   content hash  ce3d48ce51a6a49f
+#   text hash     15084cb03fd11d30
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

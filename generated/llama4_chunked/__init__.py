@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3b67202985ce7ac2
-#   text hash     16e37b39a73bbf56
+#   content hash  90b31b4f3ed055a0
+#   text hash     a8e7c259267ee62c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3b67202985ce7ac2
-#   text hash     39df8e4d552af1b1
+#   content hash  90b31b4f3ed055a0
+#   text hash     0d2c18f8e409d160
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

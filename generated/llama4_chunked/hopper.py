@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3b67202985ce7ac2
-#   text hash     4e742d0220597832
+#   content hash  90b31b4f3ed055a0
+#   text hash     d7d68ef3e4e78a77
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3b67202985ce7ac2
-#   text hash     b8821ee66a7073c6
+#   content hash  90b31b4f3ed055a0
+#   text hash     251f44bcafa2df07
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py gets."""
 

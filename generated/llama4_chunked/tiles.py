@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3b67202985ce7ac2
-#   text hash     1ccc272bcf4ed988
+#   content hash  90b31b4f3ed055a0
+#   text hash     e1d980b1680447bb
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f9b0169842952094
-#   text hash     61e3c96d4ae0fa9d
+#   content hash  56e880f1a04ae813
+#   text hash     60c962d792a8f778
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

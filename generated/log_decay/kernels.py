@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f9b0169842952094
-#   text hash     5f0f8e575c215f59
+#   content hash  56e880f1a04ae813
+#   text hash     ab7016e7221ad4f5
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f9b0169842952094
-#   text hash     557fa07085e14c0f
+#   content hash  56e880f1a04ae813
+#   text hash     37a9a7a81adf6661
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

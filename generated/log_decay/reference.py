@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f9b0169842952094
-#   text hash     82e22ad65838f55f
+#   content hash  56e880f1a04ae813
+#   text hash     169e2d0d1706ee60
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

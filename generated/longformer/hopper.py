@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d21ba98bfebe1327
-#   text hash     e92d1a77f2e82d2c
+#   content hash  ba5b54fd4dd55cbb
+#   text hash     fc69c3bbf9ec6b45
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d21ba98bfebe1327
-#   text hash     6c0388d9d0d26a95
+#   content hash  ba5b54fd4dd55cbb
+#   text hash     2ce7d2a5d53e3e9f
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

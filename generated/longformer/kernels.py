@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d21ba98bfebe1327
-#   text hash     6c05b5dadea7db0e
+#   content hash  ba5b54fd4dd55cbb
+#   text hash     a72b2c6b4f0ae8e0
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d21ba98bfebe1327
-#   text hash     d4a65468c0a00624
+#   content hash  ba5b54fd4dd55cbb
+#   text hash     02f696dd2b6ffb3d
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

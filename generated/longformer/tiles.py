@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d21ba98bfebe1327
-#   text hash     89c9e8898e115421
+#   content hash  ba5b54fd4dd55cbb
+#   text hash     81d1aa128e1035ff
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

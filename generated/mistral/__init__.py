@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  df6846e4f92c625e
-#   text hash     082f36dec48f2adb
+#   content hash  49647947928b6fe7
+#   text hash     abc9c692e7e2251c
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  df6846e4f92c625e
-#   text hash     a1ac4a7f2d7f63e1
+#   content hash  49647947928b6fe7
+#   text hash     2ef9b0e78412ecbf
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

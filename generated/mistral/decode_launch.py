@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  df6846e4f92c625e
-#   text hash     abffd4d5e010cfe3
+#   content hash  49647947928b6fe7
+#   text hash     fcf6d1030b579248
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

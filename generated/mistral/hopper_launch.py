@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  df6846e4f92c625e
-#   text hash     fdf022c41bf20c9a
+#   content hash  49647947928b6fe7
+#   text hash     6dd72b5aebebf3f7
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  df6846e4f92c625e
-#   text hash     aa72ce579be3b20b
+#   content hash  49647947928b6fe7
+#   text hash     d7def48b43136910
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ec757573272d872e
-#   text hash     32d6ec931ec1a9d2
+#   content hash  a257f418fa0d8fb1
+#   text hash     1aa5ae91bb8a4f35
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

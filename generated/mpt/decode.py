@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ec757573272d872e
-#   text hash     1edb65fc63cc07e0
+#   content hash  a257f418fa0d8fb1
+#   text hash     a004581164546515
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ec757573272d872e
-#   text hash     298223417682a8b7
+#   content hash  a257f418fa0d8fb1
+#   text hash     d861e0d7b621cdde
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

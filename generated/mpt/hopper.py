@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ec757573272d872e
-#   text hash     d81f56f62207bffb
+#   content hash  a257f418fa0d8fb1
+#   text hash     17a9a0f870dda6a5
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ec757573272d872e
-#   text hash     60244d3f61e93be1
+#   content hash  a257f418fa0d8fb1
+#   text hash     1a52eab0e549025d
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ec757573272d872e
-#   text hash     426806cda0d4a290
+#   content hash  a257f418fa0d8fb1
+#   text hash     5d1dabd8e294cdfd
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

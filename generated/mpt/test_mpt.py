@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ec757573272d872e
-#   text hash     1edd4e46d73d4839
+#   content hash  a257f418fa0d8fb1
+#   text hash     d1fbb938c85e1e85
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

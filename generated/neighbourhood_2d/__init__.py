@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  912457759d374805
-#   text hash     ba4b87118267c7db
+#   content hash  4ec6d09c2d0acc3c
+#   text hash     25c015c3a779bedf
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

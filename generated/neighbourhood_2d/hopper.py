@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  912457759d374805
-#   text hash     1e3033becd40c197
+#   content hash  4ec6d09c2d0acc3c
+#   text hash     2dbeccf95aaa6ddb
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  912457759d374805
-#   text hash     6561a3a5d63e872e
+#   content hash  4ec6d09c2d0acc3c
+#   text hash     9a745f5af985cf5a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py gets."""
 

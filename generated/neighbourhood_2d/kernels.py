@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  912457759d374805
-#   text hash     eb48c945a5b98b2b
+#   content hash  4ec6d09c2d0acc3c
+#   text hash     41d9cc39eaef3097
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

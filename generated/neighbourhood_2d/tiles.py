@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  912457759d374805
-#   text hash     792e4b5d80b2781f
+#   content hash  4ec6d09c2d0acc3c
+#   text hash     9e378a1df2b8e7c0
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  886ebbf40a4f1594
-#   text hash     c180940106eb3c38
+#   content hash  5cfb878d7d68075f
+#   text hash     36b0cf3a952ec8ad
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

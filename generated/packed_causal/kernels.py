@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  886ebbf40a4f1594
-#   text hash     c2a0b492d4ca63a1
+#   content hash  5cfb878d7d68075f
+#   text hash     71608edb3e5c170c
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

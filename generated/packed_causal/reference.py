@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  886ebbf40a4f1594
-#   text hash     2c5c0e3071851870
+#   content hash  5cfb878d7d68075f
+#   text hash     e50cd8a214dc8b5b
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

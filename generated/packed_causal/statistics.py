@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  886ebbf40a4f1594
-#   text hash     f9e758a18866fe6c
+#   content hash  5cfb878d7d68075f
+#   text hash     b6f7d02165aef3f0
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  886ebbf40a4f1594
-#   text hash     58038f2460152b06
+#   content hash  5cfb878d7d68075f
+#   text hash     009e72bd32315221
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

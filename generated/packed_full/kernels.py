@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7dd431d8e19c3340
-#   text hash     3d0060f55220baa4
+#   content hash  6c8b66d6e1450cfc
+#   text hash     e4b57a846af6c472
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7dd431d8e19c3340
-#   text hash     8f365a6cc7abaed0
+#   content hash  6c8b66d6e1450cfc
+#   text hash     e42842b3f3247af5
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7dd431d8e19c3340
-#   text hash     9847af44bd9d1bed
+#   content hash  6c8b66d6e1450cfc
+#   text hash     df8e17dbb3f2bef3
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

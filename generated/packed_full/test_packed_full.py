@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7dd431d8e19c3340
-#   text hash     16fdd62bf8d757e5
+#   content hash  6c8b66d6e1450cfc
+#   text hash     413bf711e87af947
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

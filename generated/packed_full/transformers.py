@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7dd431d8e19c3340
-#   text hash     6b04380ece592ce0
+#   content hash  6c8b66d6e1450cfc
+#   text hash     24d91a1d37a33756
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

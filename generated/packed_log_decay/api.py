@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4b0924e61e0806ce
-#   text hash     beb3156079edaf85
+#   content hash  1b88b37216c0a1d2
+#   text hash     ad5e569a48a2ea60
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

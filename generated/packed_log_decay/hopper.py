@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4b0924e61e0806ce
-#   text hash     ef5f236e557ea089
+#   content hash  1b88b37216c0a1d2
+#   text hash     635e2a9746f1765f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

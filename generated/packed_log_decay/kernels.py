@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4b0924e61e0806ce
-#   text hash     930e710413c9ef56
+#   content hash  1b88b37216c0a1d2
+#   text hash     d4665b0db8ba02d9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

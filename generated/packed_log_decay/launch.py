@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4b0924e61e0806ce
-#   text hash     43521d0352aa05d3
+#   content hash  1b88b37216c0a1d2
+#   text hash     47fd5eb4b04a4ba9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

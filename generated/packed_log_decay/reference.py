@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4b0924e61e0806ce
-#   text hash     7f5acd2d67974d6a
+#   content hash  1b88b37216c0a1d2
+#   text hash     948e0ebf398b1a74
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a91adae8ea46946d
-#   text hash     cc2a33b771cbe7f5
+#   content hash  3d07b4a1a649ee7e
+#   text hash     30e79f72561eec47
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a91adae8ea46946d
-#   text hash     84ab8a7a824343f2
+#   content hash  3d07b4a1a649ee7e
+#   text hash     e7d5a7da7ec611d9
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a91adae8ea46946d
-#   text hash     10a063ae8ebf7db6
+#   content hash  3d07b4a1a649ee7e
+#   text hash     c59f4514cfce347f
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

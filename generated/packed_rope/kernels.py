@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a91adae8ea46946d
-#   text hash     023c4765607ef2a4
+#   content hash  3d07b4a1a649ee7e
+#   text hash     e0730c037dda1e3a
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

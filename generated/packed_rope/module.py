@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a91adae8ea46946d
-#   text hash     c1f643fa9606ce03
+#   content hash  3d07b4a1a649ee7e
+#   text hash     596b21dc8d98bcb6
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

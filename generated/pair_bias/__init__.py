@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5c9e8f40183518f6
-#   text hash     f39ac0290fa8caca
+#   content hash  35752e7041a50679
+#   text hash     f8867b9081c4ffa7
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5c9e8f40183518f6
-#   text hash     e15368c4757f9e46
+#   content hash  35752e7041a50679
+#   text hash     808dd20df0a445c9
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5c9e8f40183518f6
-#   text hash     b36557f591d9f86e
+#   content hash  35752e7041a50679
+#   text hash     b9f3583367a532da
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

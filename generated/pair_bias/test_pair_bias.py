@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5c9e8f40183518f6
-#   text hash     b90df81c9e888df1
+#   content hash  35752e7041a50679
+#   text hash     7d75920e86efe316
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

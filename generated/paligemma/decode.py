@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a57819cd19548426
-#   text hash     8668d32c0f8f76bf
+#   content hash  d6ed62fba046727c
+#   text hash     04bb85cc5f5cda95
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a57819cd19548426
-#   text hash     6dc407328c5149b2
+#   content hash  d6ed62fba046727c
+#   text hash     9598233a776acb5c
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

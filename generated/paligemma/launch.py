@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a57819cd19548426
-#   text hash     216a983a4d6e4418
+#   content hash  d6ed62fba046727c
+#   text hash     8ee0300e1d1ede9a
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

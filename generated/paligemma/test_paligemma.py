@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a57819cd19548426
-#   text hash     0df8e0d93ea65bc0
+#   content hash  d6ed62fba046727c
+#   text hash     b6ddcf6e2d3b120c
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a57819cd19548426
-#   text hash     8c8c570c364590a1
+#   content hash  d6ed62fba046727c
+#   text hash     332ced7e0729bb75
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  54863a68b5072546
-#   text hash     02c014e06898e2e4
+#   content hash  11a914ec6ee48c4d
+#   text hash     dfa4d18f7237f5d2
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

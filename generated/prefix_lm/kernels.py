@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  54863a68b5072546
-#   text hash     021ff9ec0c3419e5
+#   content hash  11a914ec6ee48c4d
+#   text hash     757c04e130a1f68c
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

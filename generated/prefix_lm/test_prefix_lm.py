@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  54863a68b5072546
-#   text hash     60d7dd08d1cc9ad8
+#   content hash  11a914ec6ee48c4d
+#   text hash     8532560ee3a9d3a1
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  54863a68b5072546
-#   text hash     561eb1df5f3e9a51
+#   content hash  11a914ec6ee48c4d
+#   text hash     5ece8604d02ac882
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6a8ffe9251c5eb80
-#   text hash     b855e1b7de356f20
+#   content hash  73e0dac9d50186db
+#   text hash     7a10603ff9902177
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6a8ffe9251c5eb80
-#   text hash     1f038fa861b5490d
+#   content hash  73e0dac9d50186db
+#   text hash     6263213f8c52d8e0
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

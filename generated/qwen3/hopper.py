@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6a8ffe9251c5eb80
-#   text hash     c01b2688115c217c
+#   content hash  73e0dac9d50186db
+#   text hash     16675c3583a631d8
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6a8ffe9251c5eb80
-#   text hash     49df22e2af35c95e
+#   content hash  73e0dac9d50186db
+#   text hash     c84f57e7e9472f6e
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

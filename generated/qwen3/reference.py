@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6a8ffe9251c5eb80
-#   text hash     866ed97e2dc49ce2
+#   content hash  73e0dac9d50186db
+#   text hash     936f4da33ecf95c0
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

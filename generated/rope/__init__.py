@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2d5a4cdfb312139d
-#   text hash     1af13c1bbe0c5a55
+#   content hash  5b00ad4b4ffaaa07
+#   text hash     9a2d20d5498698b5
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

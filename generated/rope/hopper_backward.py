@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2d5a4cdfb312139d
-#   text hash     ef84d7e0afd39d75
+#   content hash  5b00ad4b4ffaaa07
+#   text hash     cf331ed21f8cd00d
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2d5a4cdfb312139d
-#   text hash     30429abbdabbff90
+#   content hash  5b00ad4b4ffaaa07
+#   text hash     ceea2b47f8ef2b9d
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2d5a4cdfb312139d
-#   text hash     606bfb203a766095
+#   content hash  5b00ad4b4ffaaa07
+#   text hash     b524fd265e5da32c
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2d5a4cdfb312139d
-#   text hash     c14195f0c45bdd79
+#   content hash  5b00ad4b4ffaaa07
+#   text hash     9c36ade8b57f35e5
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  eb52a63b587eaf32
-#   text hash     a4a3d9cb50fcbabd
+#   content hash  41474b49184c842d
+#   text hash     97442bab7d5874d5
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  eb52a63b587eaf32
-#   text hash     0a23cb3daac4f0d0
+#   content hash  41474b49184c842d
+#   text hash     c03a02a1483a2064
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

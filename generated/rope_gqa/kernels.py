@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  eb52a63b587eaf32
-#   text hash     a5a914eec9047e3b
+#   content hash  41474b49184c842d
+#   text hash     c846129c1984bc7b
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

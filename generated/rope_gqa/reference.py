@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  eb52a63b587eaf32
-#   text hash     e91eda334ad8d55c
+#   content hash  41474b49184c842d
+#   text hash     ab186997e4e41ee8
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  96d87a54620d9436
-#   text hash     0d97cdc074247d0a
+#   content hash  21738ba6d298e049
+#   text hash     b08ac68927e2d8f2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  96d87a54620d9436
-#   text hash     bcb1c1f83672c3a9
+#   content hash  21738ba6d298e049
+#   text hash     77de879bf974e8ea
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py gets."""
 

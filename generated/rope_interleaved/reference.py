@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  96d87a54620d9436
-#   text hash     47bb0a1e4dbcf1e7
+#   content hash  21738ba6d298e049
+#   text hash     983aea81301cfc58
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  96d87a54620d9436
-#   text hash     d4fbd1b0913f919e
+#   content hash  21738ba6d298e049
+#   text hash     16cc5cd760b042ba
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

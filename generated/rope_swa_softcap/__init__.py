@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f86fc785080b15d0
-#   text hash     f5bcb9fd81f46af7
+#   content hash  a0a123128befb2c9
+#   text hash     76c366d0e91b606e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

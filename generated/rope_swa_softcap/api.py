@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f86fc785080b15d0
-#   text hash     9c4475ebd7da60d5
+#   content hash  a0a123128befb2c9
+#   text hash     ea154fb9659fc973
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f86fc785080b15d0
-#   text hash     d510a6de74657905
+#   content hash  a0a123128befb2c9
+#   text hash     147058c193825d72
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

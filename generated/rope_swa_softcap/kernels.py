@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f86fc785080b15d0
-#   text hash     888c9b770986f2ce
+#   content hash  a0a123128befb2c9
+#   text hash     ca25df26028ab1ea
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f86fc785080b15d0
-#   text hash     8b07120410f4037b
+#   content hash  a0a123128befb2c9
+#   text hash     de6ebf9f1425bf0a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a8d8ed5e7d3d8371
-#   text hash     ab4ca9d8af8ce28e
+#   content hash  b746bd0da3dbb322
+#   text hash     c3825f78979f6529
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

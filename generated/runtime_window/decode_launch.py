@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a8d8ed5e7d3d8371
-#   text hash     66fcab22db7ba529
+#   content hash  b746bd0da3dbb322
+#   text hash     276a4729424f70e7
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

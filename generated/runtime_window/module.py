@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a8d8ed5e7d3d8371
-#   text hash     5ba2c70d06da1443
+#   content hash  b746bd0da3dbb322
+#   text hash     de67e1cab0364a1c
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

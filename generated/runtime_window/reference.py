@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a8d8ed5e7d3d8371
-#   text hash     19b6dea32ecc0aae
+#   content hash  b746bd0da3dbb322
+#   text hash     8491fdd04981cddc
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a8d8ed5e7d3d8371
-#   text hash     f8a7625913f85edf
+#   content hash  b746bd0da3dbb322
+#   text hash     59d6ecff15f734e2
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

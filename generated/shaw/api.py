@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b757fa414da2226c
-#   text hash     eccbc6a5cbac9d25
+#   content hash  a73e111466eda904
+#   text hash     915e34372422c12e
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b757fa414da2226c
-#   text hash     700294b794ec9add
+#   content hash  a73e111466eda904
+#   text hash     ba4d2cd663e4ce49
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b757fa414da2226c
-#   text hash     b145f3ef16b40fb8
+#   content hash  a73e111466eda904
+#   text hash     6484ab8b838e1900
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

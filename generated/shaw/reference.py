@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b757fa414da2226c
-#   text hash     23cb2f9cd5fe14a8
+#   content hash  a73e111466eda904
+#   text hash     9a12814b6ba8e0ef
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  cbea060bcc7a6547
-#   text hash     0df39c81bde1dcd8
+#   content hash  d2fe7145fdc55759
+#   text hash     085a323f2a1ec653
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

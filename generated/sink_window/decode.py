@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  cbea060bcc7a6547
-#   text hash     160e47a8a8208513
+#   content hash  d2fe7145fdc55759
+#   text hash     905c3989dc850965
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

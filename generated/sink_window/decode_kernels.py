@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  cbea060bcc7a6547
-#   text hash     19022f5a3eecf748
+#   content hash  d2fe7145fdc55759
+#   text hash     f790c54745b1b3d3
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  cbea060bcc7a6547
-#   text hash     7ac2500f2cc760ec
+#   content hash  d2fe7145fdc55759
+#   text hash     24b825316fba74df
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

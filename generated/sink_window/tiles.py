@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  cbea060bcc7a6547
-#   text hash     b365966cb327e025
+#   content hash  d2fe7145fdc55759
+#   text hash     6af48228f2518460
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ac598261d9f1f1e2
-#   text hash     f0b7bee522ee2e5e
+#   content hash  da7ec75f3b552c09
+#   text hash     cdece0c5b423c9f1
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

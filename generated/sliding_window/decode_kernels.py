@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ac598261d9f1f1e2
-#   text hash     f72e231459cc5cdb
+#   content hash  da7ec75f3b552c09
+#   text hash     6ba89685ac39cf96
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

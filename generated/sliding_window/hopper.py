@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ac598261d9f1f1e2
-#   text hash     c4c29482db467b01
+#   content hash  da7ec75f3b552c09
+#   text hash     d49e963f0656ee6e
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

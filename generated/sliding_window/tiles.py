@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ac598261d9f1f1e2
-#   text hash     d19099ab730bdfe8
+#   content hash  da7ec75f3b552c09
+#   text hash     a7cf401bae1b5353
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bf6ce21961ec9e69
-#   text hash     66ed831be9f66cb3
+#   content hash  4aa6509279331416
+#   text hash     7d9bf17cd573faae
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

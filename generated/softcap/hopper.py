@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bf6ce21961ec9e69
-#   text hash     ebc57373ae82229f
+#   content hash  4aa6509279331416
+#   text hash     6cd13d1f1b2876a9
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bf6ce21961ec9e69
-#   text hash     12c408241bb2b75b
+#   content hash  4aa6509279331416
+#   text hash     9cb28e8c8a73694c
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bf6ce21961ec9e69
-#   text hash     2f1a01a3e1ae2efe
+#   content hash  4aa6509279331416
+#   text hash     e8c13dc3556dd03a
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

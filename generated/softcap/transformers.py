@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bf6ce21961ec9e69
-#   text hash     82c79b1c041290e6
+#   content hash  4aa6509279331416
+#   text hash     0aaed6e777f15377
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7e95222bac5c2221
-#   text hash     1d65d7ae018fa170
+#   content hash  8c1847948b567ea4
+#   text hash     9898ba8494864b8d
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

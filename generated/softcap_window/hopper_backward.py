@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7e95222bac5c2221
-#   text hash     3da2e593e5ae6a55
+#   content hash  8c1847948b567ea4
+#   text hash     35aa4b250a700f9d
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

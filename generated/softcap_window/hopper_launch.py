@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7e95222bac5c2221
-#   text hash     d061df90caf8ca2b
+#   content hash  8c1847948b567ea4
+#   text hash     9154ebf28b40f81f
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7e95222bac5c2221
-#   text hash     61e109b5ca305c9b
+#   content hash  8c1847948b567ea4
+#   text hash     d68182b3ad690aa4
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  214a8a64c9f36819
-#   text hash     6d52488628940557
+#   content hash  eece3849cb30a9e2
+#   text hash     0aea6173a1a15c36
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

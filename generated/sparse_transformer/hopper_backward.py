@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  214a8a64c9f36819
-#   text hash     200d7fdcff9103c8
+#   content hash  eece3849cb30a9e2
+#   text hash     3a78e36b321f8fcf
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  214a8a64c9f36819
-#   text hash     89a6ef8d87e490aa
+#   content hash  eece3849cb30a9e2
+#   text hash     4838eac5ff3ebb26
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

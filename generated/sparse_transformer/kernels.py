@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  214a8a64c9f36819
-#   text hash     6505ce21f6576f13
+#   content hash  eece3849cb30a9e2
+#   text hash     05c6dd39c47dfcbc
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  214a8a64c9f36819
-#   text hash     b904d1697ab2df09
+#   content hash  eece3849cb30a9e2
+#   text hash     c7a9ad37066c78c7
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

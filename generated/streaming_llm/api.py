@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8bfc799e24ee7b1d
-#   text hash     9a146ec73e777597
+#   content hash  b36b81aa77266641
+#   text hash     56d7f11134a4fe59
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

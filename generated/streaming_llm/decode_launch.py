@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8bfc799e24ee7b1d
-#   text hash     b0c2d8db913f245c
+#   content hash  b36b81aa77266641
+#   text hash     bdab12e802753cef
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

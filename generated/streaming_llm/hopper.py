@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8bfc799e24ee7b1d
-#   text hash     cddd8bc2ac2603ba
+#   content hash  b36b81aa77266641
+#   text hash     c45a2dcc55ef2aaf
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

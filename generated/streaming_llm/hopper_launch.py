@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8bfc799e24ee7b1d
-#   text hash     28e3387c64540fb5
+#   content hash  b36b81aa77266641
+#   text hash     9467f3c9c106000c
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py gets."""
 

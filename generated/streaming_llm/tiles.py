@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8bfc799e24ee7b1d
-#   text hash     ac4548e79caef68f
+#   content hash  b36b81aa77266641
+#   text hash     23ad242a30dcd901
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

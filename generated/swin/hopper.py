@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  08f0a618a50bd324
-#   text hash     071cce73f967038e
+#   content hash  1274d65dd4154178
+#   text hash     61ecf6b659fecf47
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

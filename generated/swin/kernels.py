@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  08f0a618a50bd324
-#   text hash     97cbea39f01fc531
+#   content hash  1274d65dd4154178
+#   text hash     2925d51223ee5185
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  08f0a618a50bd324
-#   text hash     6198bdf2d237565f
+#   content hash  1274d65dd4154178
+#   text hash     d3214a127d20649f
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

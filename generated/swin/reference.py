@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  08f0a618a50bd324
-#   text hash     02dd9da2adbdd538
+#   content hash  1274d65dd4154178
+#   text hash     713344c87b76bac5
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  08f0a618a50bd324
-#   text hash     00274808e7e44f15
+#   content hash  1274d65dd4154178
+#   text hash     68a20a4b993a0c41
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  236ac8b478b4fc15
-#   text hash     3e2cfc582a0be724
+#   content hash  6a8d0c4d87f97baa
+#   text hash     330cd2e0279e2cca
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

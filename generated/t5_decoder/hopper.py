@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  236ac8b478b4fc15
-#   text hash     b72698c7bf5d4c43
+#   content hash  6a8d0c4d87f97baa
+#   text hash     eb711796b8a3d3cc
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  236ac8b478b4fc15
-#   text hash     0dbb39b5ba5f4740
+#   content hash  6a8d0c4d87f97baa
+#   text hash     b494c78305db5ca9
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

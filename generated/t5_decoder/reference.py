@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  236ac8b478b4fc15
-#   text hash     e27f8785a0cd31a9
+#   content hash  6a8d0c4d87f97baa
+#   text hash     1eba22c45e8481a4
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

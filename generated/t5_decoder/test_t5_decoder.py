@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  236ac8b478b4fc15
-#   text hash     43e26772be3e02b1
+#   content hash  6a8d0c4d87f97baa
+#   text hash     eb7cd26da39e48cb
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  cda3e86497f22850
-#   text hash     eacdd69f9c6452b8
+#   content hash  fcae19312b9a0c25
+#   text hash     b8f61e3708c50c37
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  cda3e86497f22850
-#   text hash     468783bfaf6c6bd3
+#   content hash  fcae19312b9a0c25
+#   text hash     e97d66ad781090de
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

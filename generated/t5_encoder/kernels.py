@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  cda3e86497f22850
-#   text hash     b0774840e71560a4
+#   content hash  fcae19312b9a0c25
+#   text hash     c6b583b097cdeba8
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  cda3e86497f22850
-#   text hash     40d0ed21f7bae038
+#   content hash  fcae19312b9a0c25
+#   text hash     1bfac96c4fbc4ab7
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

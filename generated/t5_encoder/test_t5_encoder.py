@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  cda3e86497f22850
-#   text hash     669dc2f7d240d5ff
+#   content hash  fcae19312b9a0c25
+#   text hash     23f1d8d11be44d4c
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2c1c0272fa00c941
-#   text hash     27a7230cf7165e84
+#   content hash  caf244d8b62d8533
+#   text hash     ead889801d89cb21
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2c1c0272fa00c941
-#   text hash     175ff4deafdb0a07
+#   content hash  caf244d8b62d8533
+#   text hash     33ed7823a9b022e8
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2c1c0272fa00c941
-#   text hash     b21391e33bfbcdde
+#   content hash  caf244d8b62d8533
+#   text hash     f91aa881a527adc3
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2c1c0272fa00c941
-#   text hash     e4a5d44ed495c0e2
+#   content hash  caf244d8b62d8533
+#   text hash     4137602c88db2ccf
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2c1c0272fa00c941
-#   text hash     06f199adc9033e41
+#   content hash  caf244d8b62d8533
+#   text hash     f49db5f38620ff96
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

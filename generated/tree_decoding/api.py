@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3593b4db7e8d4cb2
-#   text hash     46fdda69715191ad
+#   content hash  dc93012c9b9864e0
+#   text hash     137d1a7295c8be35
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3593b4db7e8d4cb2
-#   text hash     440988d4795c3339
+#   content hash  dc93012c9b9864e0
+#   text hash     04a243c5cbee0129
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

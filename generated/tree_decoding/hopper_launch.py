@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3593b4db7e8d4cb2
-#   text hash     a8a8d6869a474cb7
+#   content hash  dc93012c9b9864e0
+#   text hash     c6e82179c60e2a0a
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3593b4db7e8d4cb2
-#   text hash     5650794355f60475
+#   content hash  dc93012c9b9864e0
+#   text hash     1b3bcba2597a892d
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

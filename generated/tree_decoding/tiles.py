@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3593b4db7e8d4cb2
-#   text hash     4bdee8f1c278fc23
+#   content hash  dc93012c9b9864e0
+#   text hash     c2c11d18391d8874
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -305,14 +305,16 @@ def build(spec: Spec) -> Plan:
 
     written = sections.build(kernels, frozenset(helpers), tuple(x for x in spec.inputs if x.default))
     names = frozenset(function.defines for section in written for function in section.functions) | {"LOG2E", "GRAIN"}
+    on_hopper = hopper.build(kernels, names)
+    given = given._replace(half={arch: also(table) for arch, table in given.half.items()}, single=also(given.single))
     return Plan(
         analysis,
         taken,
         kernels,
         written,
         tuned,
-        given._replace(half={arch: also(table) for arch, table in given.half.items()}, single=also(given.single)),
-        hopper.build(kernels, names),
+        given.only(on_hopper.passes if on_hopper else ()),
+        on_hopper,
         decode.build(spec, taken, names),
         statistics.build(spec, names),
     )

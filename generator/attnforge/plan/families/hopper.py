@@ -40,6 +40,11 @@ class Hopper:
         return found if found.possible else None
 
     @property
+    def passes(self) -> tuple[str, ...]:
+        """The passes that it has kernels for."""
+        return ("forward", *(("backward",) if self.backward else ()))
+
+    @property
     def launched(self) -> tuple[Kernel, ...]:
         """All kernels, with what the host tells them."""
         return (self.forward, *(self.backward.launched if self.backward else ()))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  65141b7f0cc96566
-#   text hash     20bd58d33fae7a15
+#   content hash  bab361ad23a74794
+#   text hash     25bb44323d1274d6
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

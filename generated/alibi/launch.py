@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  65141b7f0cc96566
-#   text hash     a0bfe3780b70c100
+#   content hash  bab361ad23a74794
+#   text hash     c65c5748494897c6
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  65141b7f0cc96566
-#   text hash     b193a790bea792c3
+#   content hash  bab361ad23a74794
+#   text hash     2334549f3f2e078b
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  65141b7f0cc96566
-#   text hash     dcabad1998ab52b7
+#   content hash  bab361ad23a74794
+#   text hash     138198e8d430447b
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

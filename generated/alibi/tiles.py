@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  65141b7f0cc96566
-#   text hash     0dac47b4fe77b13d
+#   content hash  bab361ad23a74794
+#   text hash     51e9b3159244346f
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

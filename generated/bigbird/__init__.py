@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  51bed90f2e223a73
-#   text hash     e05f6186e2d467a0
+#   content hash  c696fb0ed956810a
+#   text hash     969664213373c955
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

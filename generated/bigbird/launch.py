@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  51bed90f2e223a73
-#   text hash     f80203b8fc7a0ba6
+#   content hash  c696fb0ed956810a
+#   text hash     a82402e45ef1b63d
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  51bed90f2e223a73
-#   text hash     7a1391c0f51d1983
+#   content hash  c696fb0ed956810a
+#   text hash     616a13baa453086d
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  51bed90f2e223a73
-#   text hash     8ec096dfcde4413d
+#   content hash  c696fb0ed956810a
+#   text hash     5e19f1d2807f6c44
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  51bed90f2e223a73
-#   text hash     1299e842b0a3d61a
+#   content hash  c696fb0ed956810a
+#   text hash     8899ffd7ad3ef768
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

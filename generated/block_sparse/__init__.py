@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8626ccbee63a7c08
-#   text hash     9da88c64ee971148
+#   content hash  1498d3d15bb39149
+#   text hash     1c523cadcd3c2a3c
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8626ccbee63a7c08
-#   text hash     c8ba32a72f7db48b
+#   content hash  1498d3d15bb39149
+#   text hash     5885da39ce17d6a7
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

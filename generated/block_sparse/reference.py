@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8626ccbee63a7c08
-#   text hash     f4832436440f6386
+#   content hash  1498d3d15bb39149
+#   text hash     960e03eaef34fda4
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8626ccbee63a7c08
-#   text hash     7b117b59cf0a8b81
+#   content hash  1498d3d15bb39149
+#   text hash     ea1cb1652fa76407
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

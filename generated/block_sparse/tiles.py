@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8626ccbee63a7c08
-#   text hash     89f45d65c5391ebb
+#   content hash  1498d3d15bb39149
+#   text hash     65aeac426b0a5829
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

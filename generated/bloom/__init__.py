@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  27ede89cf68aef42
-#   text hash     f54b628af7b0db7b
+#   content hash  d68c3109a3c90b03
+#   text hash     732ce7159f2415c7
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  27ede89cf68aef42
-#   text hash     234edb47a6282682
+#   content hash  d68c3109a3c90b03
+#   text hash     e5943374cfabf830
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

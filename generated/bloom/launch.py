@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  27ede89cf68aef42
-#   text hash     382e9c89f1b6adc2
+#   content hash  d68c3109a3c90b03
+#   text hash     8b333818bc7290f7
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  27ede89cf68aef42
-#   text hash     b8c4f67a978c9dc7
+#   content hash  d68c3109a3c90b03
+#   text hash     c44b4c472579d072
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  62f933e73bff966e
-#   text hash     5990b3982f94f67e
+#   content hash  3532f0c6937cda16
+#   text hash     ec122374e011d8e0
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

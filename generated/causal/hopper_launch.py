@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  62f933e73bff966e
-#   text hash     962d516f5eec4c90
+#   content hash  3532f0c6937cda16
+#   text hash     99cd81a5323a4053
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  62f933e73bff966e
-#   text hash     5004a0c889c56405
+#   content hash  3532f0c6937cda16
+#   text hash     7fc2c0a78f5fd5af
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

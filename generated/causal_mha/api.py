@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7ffa6c48ea083993
-#   text hash     8373c99d2b93cf5c
+#   content hash  452e22244cf0743f
+#   text hash     85775235488ba165
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7ffa6c48ea083993
-#   text hash     ac06a2dee3b57850
+#   content hash  452e22244cf0743f
+#   text hash     bd64c760cdc76a52
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7ffa6c48ea083993
-#   text hash     c5a248d180c8c3ca
+#   content hash  452e22244cf0743f
+#   text hash     76cd46b54043a8fe
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

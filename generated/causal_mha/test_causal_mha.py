@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7ffa6c48ea083993
-#   text hash     6dca89a90bad4736
+#   content hash  452e22244cf0743f
+#   text hash     3ece050db2278db4
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

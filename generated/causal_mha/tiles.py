@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7ffa6c48ea083993
-#   text hash     3200385173cefd75
+#   content hash  452e22244cf0743f
+#   text hash     01a118a4bf75a16c
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1dcdecd7a5ad1328
-#   text hash     90917db0f50636df
+#   content hash  3452cd95f3ad5cff
+#   text hash     d0b769afb21f2122
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

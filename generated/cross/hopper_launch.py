@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1dcdecd7a5ad1328
-#   text hash     251ca5a2fe68ddf4
+#   content hash  3452cd95f3ad5cff
+#   text hash     bc9650f2c43c60e3
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1dcdecd7a5ad1328
-#   text hash     b2dca06b8cf60c21
+#   content hash  3452cd95f3ad5cff
+#   text hash     b6407edac26cc7a7
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1dcdecd7a5ad1328
-#   text hash     6f7d20b94a896cb9
+#   content hash  3452cd95f3ad5cff
+#   text hash     84974906b4ebbaca
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

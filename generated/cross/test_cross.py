@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1dcdecd7a5ad1328
-#   text hash     1a0ea12348e894dd
+#   content hash  3452cd95f3ad5cff
+#   text hash     cbb642feb986cc87
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b30c5fd113998f59
-#   text hash     da5b269a2eeb1036
+#   content hash  98551d27f444b7af
+#   text hash     cb74c84f351f4fa3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b30c5fd113998f59
-#   text hash     2e3de052a7a7be20
+#   content hash  98551d27f444b7af
+#   text hash     d816b82eb8e1b3d0
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

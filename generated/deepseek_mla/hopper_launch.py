@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b30c5fd113998f59
-#   text hash     3b16f97725d22c1f
+#   content hash  98551d27f444b7af
+#   text hash     d2497d2cdf238b61
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b30c5fd113998f59
-#   text hash     6c7e0c6d91e71f1b
+#   content hash  98551d27f444b7af
+#   text hash     067737a3f56c16eb
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b30c5fd113998f59
-#   text hash     6962d6708acfa35a
+#   content hash  98551d27f444b7af
+#   text hash     3f61e630276ad375
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

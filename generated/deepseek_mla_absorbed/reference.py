@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  0374ac8fcc813db6
-#   text hash     686aaf8426f48919
+#   content hash  75c8f2279f57b87b
+#   text hash     d6460453a4288fec
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

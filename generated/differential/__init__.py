@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6b8418ccab61862c
-#   text hash     9b470bc4c06348ef
+#   content hash  066004d4f84d3d72
+#   text hash     eaefdf455f12c6c4
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6b8418ccab61862c
-#   text hash     c68652b47ed6e14f
+#   content hash  066004d4f84d3d72
+#   text hash     010500c6367345d5
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6b8418ccab61862c
-#   text hash     1fed02f560e36702
+#   content hash  066004d4f84d3d72
+#   text hash     7179d289d7174849
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

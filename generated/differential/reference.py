@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6b8418ccab61862c
-#   text hash     bc77022e5e4c7688
+#   content hash  066004d4f84d3d72
+#   text hash     24f76daefba1d475
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6b8418ccab61862c
-#   text hash     08d5392816a74e0a
+#   content hash  066004d4f84d3d72
+#   text hash     d07ad7a4b8afd008
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

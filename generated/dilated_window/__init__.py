@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c39624b0913f3b77
-#   text hash     dd4386eb9b395d40
+#   content hash  f69ea28c8f462d29
+#   text hash     b2d37082b6d16553
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

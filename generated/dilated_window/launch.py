@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c39624b0913f3b77
-#   text hash     cc18e5dda8fe591a
+#   content hash  f69ea28c8f462d29
+#   text hash     08cf00cfaab6bd4d
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

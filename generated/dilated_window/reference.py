@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c39624b0913f3b77
-#   text hash     185448c67e64688a
+#   content hash  f69ea28c8f462d29
+#   text hash     f7421d68ee157665
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c39624b0913f3b77
-#   text hash     f472f9533071ed5c
+#   content hash  f69ea28c8f462d29
+#   text hash     7863541e52521830
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c39624b0913f3b77
-#   text hash     c77beadb0e72ec6b
+#   content hash  f69ea28c8f462d29
+#   text hash     848c109148b28211
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

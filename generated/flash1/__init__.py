@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c70d6c1f537f5e68
-#   text hash     6338b9f8d267f4b9
+#   content hash  8713bbd5f32c1fc4
+#   text hash     593b92aa5237cf91
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

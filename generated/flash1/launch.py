@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c70d6c1f537f5e68
-#   text hash     ddd38eefa3ae17d6
+#   content hash  8713bbd5f32c1fc4
+#   text hash     84c858dc711b8eb7
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

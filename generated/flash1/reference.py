@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c70d6c1f537f5e68
-#   text hash     8e5e5bce5078a05f
+#   content hash  8713bbd5f32c1fc4
+#   text hash     8687528cc9488ae6
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c70d6c1f537f5e68
-#   text hash     7ba01a524741c72c
+#   content hash  8713bbd5f32c1fc4
+#   text hash     c8ca055b4e75daf0
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6d004a890de79a0e
-#   text hash     eedd82b625b21dcc
+#   content hash  da927b92460d65e2
+#   text hash     fe20f1ee6624d3b7
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

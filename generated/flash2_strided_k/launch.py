@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6d004a890de79a0e
-#   text hash     9ba4c8338df07de6
+#   content hash  da927b92460d65e2
+#   text hash     47c79ffd8fd502f1
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

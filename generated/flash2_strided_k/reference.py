@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6d004a890de79a0e
-#   text hash     1bc7a194dc7dcf67
+#   content hash  da927b92460d65e2
+#   text hash     38c1dcd18ef580f2
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6d004a890de79a0e
-#   text hash     a05fb83840c8a6fc
+#   content hash  da927b92460d65e2
+#   text hash     7fa103159067ce0b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

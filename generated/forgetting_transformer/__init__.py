@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  114be66b4e62b89f
-#   text hash     7fa855fe35677d2b
+#   content hash  b20657f415cc4ed1
+#   text hash     88a6529bded415d7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

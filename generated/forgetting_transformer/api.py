@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  114be66b4e62b89f
-#   text hash     d2847094df6083b5
+#   content hash  b20657f415cc4ed1
+#   text hash     866a9c161f92570f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

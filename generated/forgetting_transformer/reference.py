@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  114be66b4e62b89f
-#   text hash     8e1d1962c617a07f
+#   content hash  b20657f415cc4ed1
+#   text hash     f5dd5cfff300937a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

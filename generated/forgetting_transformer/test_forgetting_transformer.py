@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  114be66b4e62b89f
-#   text hash     0a957ab47acd0d0f
+#   content hash  b20657f415cc4ed1
+#   text hash     d3724a4c8387fdd8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  114be66b4e62b89f
-#   text hash     1254c520e4620850
+#   content hash  b20657f415cc4ed1
+#   text hash     19e88c75d76265b9
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bfa5ea29c21867e3
-#   text hash     de9cc2bd0fa1da62
+#   content hash  18f4c11cc8ba87ee
+#   text hash     e2e9e677fd6d5656
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

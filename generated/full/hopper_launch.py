@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bfa5ea29c21867e3
-#   text hash     8187d7221ce615ed
+#   content hash  18f4c11cc8ba87ee
+#   text hash     a4b9892470abb416
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bfa5ea29c21867e3
-#   text hash     1fe8e1cb8eab3f95
+#   content hash  18f4c11cc8ba87ee
+#   text hash     228161a319e179a8
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bfa5ea29c21867e3
-#   text hash     2610e0796c1c067a
+#   content hash  18f4c11cc8ba87ee
+#   text hash     43632228fd26112d
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bfa5ea29c21867e3
-#   text hash     6d2fd3af52e4fafd
+#   content hash  18f4c11cc8ba87ee
+#   text hash     c0b28ac7b3d2582c
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

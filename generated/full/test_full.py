@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bfa5ea29c21867e3
-#   text hash     5870c501ed81b8fa
+#   content hash  18f4c11cc8ba87ee
+#   text hash     2fa70ac8bb9f60a1
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

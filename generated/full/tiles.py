@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bfa5ea29c21867e3
-#   text hash     55c9c78a109bdd73
+#   content hash  18f4c11cc8ba87ee
+#   text hash     d80a3a623bb3d839
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  21705c9dce1c5c02
-#   text hash     a6ed2a80b6046ee7
+#   content hash  fa518b6858b3a3ed
+#   text hash     06a700606b109081
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  21705c9dce1c5c02
-#   text hash     540ba5df908c376f
+#   content hash  fa518b6858b3a3ed
+#   text hash     2dd88e237775c421
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py gets."""
 

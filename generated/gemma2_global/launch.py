@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  21705c9dce1c5c02
-#   text hash     dc91ec8663b222c2
+#   content hash  fa518b6858b3a3ed
+#   text hash     52af6f0e5844451b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  21705c9dce1c5c02
-#   text hash     89ead620d77704b9
+#   content hash  fa518b6858b3a3ed
+#   text hash     f0513dda2e356a0e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

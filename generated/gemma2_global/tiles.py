@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  21705c9dce1c5c02
-#   text hash     707a62bc3bb7f585
+#   content hash  fa518b6858b3a3ed
+#   text hash     b1a61a5a73506743
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2ef18240af1fc3cf
-#   text hash     626b65cdf8621933
+#   content hash  eb464668671c2906
+#   text hash     be8234b68ea02848
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2ef18240af1fc3cf
-#   text hash     4d41a9575153bde7
+#   content hash  eb464668671c2906
+#   text hash     468f31b3be5274c0
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2ef18240af1fc3cf
-#   text hash     897b3abd3e253248
+#   content hash  eb464668671c2906
+#   text hash     13d0d4d8a38ade10
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

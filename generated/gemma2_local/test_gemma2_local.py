@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2ef18240af1fc3cf
-#   text hash     cd3904e5f687dd38
+#   content hash  eb464668671c2906
+#   text hash     9346318cdf5c7e8e
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2ef18240af1fc3cf
-#   text hash     0a4f4ebf64bf7242
+#   content hash  eb464668671c2906
+#   text hash     a2b62eedb639cf3b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

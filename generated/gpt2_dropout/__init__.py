@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2d62226f543d4828
-#   text hash     788e9a29cda6a18e
+#   content hash  f2a60c2f525996cc
+#   text hash     1fe5e7536462547c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

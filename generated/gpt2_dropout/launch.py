@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2d62226f543d4828
-#   text hash     2cff52925c4ceb35
+#   content hash  f2a60c2f525996cc
+#   text hash     cba9aef62fdd98d6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

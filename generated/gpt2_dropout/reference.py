@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2d62226f543d4828
-#   text hash     8f58511e5916bf97
+#   content hash  f2a60c2f525996cc
+#   text hash     78af61104896dfea
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

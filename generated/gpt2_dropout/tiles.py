@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2d62226f543d4828
-#   text hash     bb1812f0f761f7cc
+#   content hash  f2a60c2f525996cc
+#   text hash     ead877d9dd5533d2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2d62226f543d4828
-#   text hash     80af40af76924aae
+#   content hash  f2a60c2f525996cc
+#   text hash     0afdf23470a1e1e5
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

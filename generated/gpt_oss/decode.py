@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b02f77b8e996dbfb
-#   text hash     fb63936eefcc19e8
+#   content hash  2eb4e4287001ccb1
+#   text hash     040020dc7902c250
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b02f77b8e996dbfb
-#   text hash     8006f8274135eea9
+#   content hash  2eb4e4287001ccb1
+#   text hash     3616a314183d912c
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

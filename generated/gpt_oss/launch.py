@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b02f77b8e996dbfb
-#   text hash     4223cccb1594af14
+#   content hash  2eb4e4287001ccb1
+#   text hash     9c088636917952e5
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

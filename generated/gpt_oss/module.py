@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b02f77b8e996dbfb
-#   text hash     b7b2d1328218352b
+#   content hash  2eb4e4287001ccb1
+#   text hash     37e83bb51810f500
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

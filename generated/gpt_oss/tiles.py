@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b02f77b8e996dbfb
-#   text hash     306a0d0f752d0060
+#   content hash  2eb4e4287001ccb1
+#   text hash     62f80188eb97310c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

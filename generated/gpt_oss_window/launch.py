@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0ccb27f1fcb354ab
-#   text hash     514404fb655d3c5e
+#   content hash  f5116d1a04b1c232
+#   text hash     6a354b4c5d34b9b3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

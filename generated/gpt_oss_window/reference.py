@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0ccb27f1fcb354ab
-#   text hash     9bdc7dbe308a931f
+#   content hash  f5116d1a04b1c232
+#   text hash     7bb664cc809cdbce
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

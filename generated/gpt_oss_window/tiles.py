@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0ccb27f1fcb354ab
-#   text hash     a1dcaeaaf940a4b1
+#   content hash  f5116d1a04b1c232
+#   text hash     dccd2afd494a6e14
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  56523c1dd20f5d47
-#   text hash     ae0169e425cde0de
+#   content hash  9c65cb4cb0ee5f06
+#   text hash     00bafb38bd5f777a
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

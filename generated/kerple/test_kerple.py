@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  56523c1dd20f5d47
-#   text hash     321b03f10f568027
+#   content hash  9c65cb4cb0ee5f06
+#   text hash     69df9e7dd70c63ed
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

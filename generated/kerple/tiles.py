@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  56523c1dd20f5d47
-#   text hash     3ffa2aa784df94e5
+#   content hash  9c65cb4cb0ee5f06
+#   text hash     ed121d9444df634c
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f0c2125a6c83521c
-#   text hash     d8ceced8f3ca00de
+#   content hash  399ba2d51db62754
+#   text hash     ff7876de034164a1
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f0c2125a6c83521c
-#   text hash     c14959d2d9c849f5
+#   content hash  399ba2d51db62754
+#   text hash     af01e68610fe6431
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

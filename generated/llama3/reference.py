@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f0c2125a6c83521c
-#   text hash     855cf8955e543758
+#   content hash  399ba2d51db62754
+#   text hash     39f9eb2f48f51b4b
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

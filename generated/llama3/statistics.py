@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f0c2125a6c83521c
-#   text hash     966f157704d192c0
+#   content hash  399ba2d51db62754
+#   text hash     03f6227a986bf746
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 
@@ -83,7 +83,7 @@ def measure_tile(
     largest, mass, k_tile, q_start, queries, terms, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
     PRECISION: tl.constexpr, MAKES: tl.constexpr, mixed
 ):  # fmt: skip
-    """Update the largest logit and the sum of weights of each key of a tile by one tile of queries."""
+    """Update each key's largest logit and the sum of its weights, `mass`, by one tile of queries."""
     q_desc, lse_desc, row_base, b, q_offset, h, q_len = queries
     q_begin, scale_log2, k_pos = terms
     # [BLOCK_M]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f0c2125a6c83521c
-#   text hash     b19c8484959c1d85
+#   content hash  399ba2d51db62754
+#   text hash     d39c9bd2e9366065
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

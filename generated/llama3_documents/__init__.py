@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ce3d48ce51a6a49f
-#   text hash     18cff6e6556e0791
+#   content hash  4b6c162a249a6359
+#   text hash     8cbc11ac4203152e
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

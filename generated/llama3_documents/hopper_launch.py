@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ce3d48ce51a6a49f
-#   text hash     b9f2ccfc380df204
+#   content hash  4b6c162a249a6359
+#   text hash     0b7808223add9288
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py gets."""
 

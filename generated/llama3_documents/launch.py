@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ce3d48ce51a6a49f
-#   text hash     7a4975fa1e1ccc22
+#   content hash  4b6c162a249a6359
+#   text hash     bc4459cf000cfc6e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ce3d48ce51a6a49f
-#   text hash     15084cb03fd11d30
+#   content hash  4b6c162a249a6359
+#   text hash     830437d4100cd79d
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

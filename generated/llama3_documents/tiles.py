@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ce3d48ce51a6a49f
-#   text hash     3552e0cad2cc5d73
+#   content hash  4b6c162a249a6359
+#   text hash     bb3d5ca2ae29c0e6
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  90b31b4f3ed055a0
-#   text hash     a8e7c259267ee62c
+#   content hash  5d01944e0d36d8dc
+#   text hash     73e793d200bdb6e3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

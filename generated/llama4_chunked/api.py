@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  90b31b4f3ed055a0
-#   text hash     0d2c18f8e409d160
+#   content hash  5d01944e0d36d8dc
+#   text hash     c863093c61422495
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

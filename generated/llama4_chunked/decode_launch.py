@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  90b31b4f3ed055a0
-#   text hash     c3f6ee6ac2d0d6a1
+#   content hash  5d01944e0d36d8dc
+#   text hash     87fe56b4f6ef16ba
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

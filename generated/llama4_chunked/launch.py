@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  90b31b4f3ed055a0
-#   text hash     7beca0818e6ffb61
+#   content hash  5d01944e0d36d8dc
+#   text hash     233fd6e26af66980
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

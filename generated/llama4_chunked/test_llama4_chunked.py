@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  90b31b4f3ed055a0
-#   text hash     7fc2bfb21f6b24a5
+#   content hash  5d01944e0d36d8dc
+#   text hash     046ef1769d2c754a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  56e880f1a04ae813
-#   text hash     2b24aa44200303b9
+#   content hash  080f7b351cb475b2
+#   text hash     c430a2b422763ba8
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

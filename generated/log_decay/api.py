@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  56e880f1a04ae813
-#   text hash     3e603fe758698e18
+#   content hash  080f7b351cb475b2
+#   text hash     8b09d9bab0c282ac
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  56e880f1a04ae813
-#   text hash     90d5bc31d83a251e
+#   content hash  080f7b351cb475b2
+#   text hash     8bed99839aaa16fa
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

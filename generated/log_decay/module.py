@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  56e880f1a04ae813
-#   text hash     37a9a7a81adf6661
+#   content hash  080f7b351cb475b2
+#   text hash     1bc71ddacb9db9bf
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  56e880f1a04ae813
-#   text hash     169e2d0d1706ee60
+#   content hash  080f7b351cb475b2
+#   text hash     9489188a296e6f75
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

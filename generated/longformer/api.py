@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ba5b54fd4dd55cbb
-#   text hash     e0765f612adde5aa
+#   content hash  3df455ba6d81d68d
+#   text hash     d3cfffdeb0d7ef88
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

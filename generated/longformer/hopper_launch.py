@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ba5b54fd4dd55cbb
-#   text hash     c80aa205c920cf14
+#   content hash  3df455ba6d81d68d
+#   text hash     2de3e8ebe7dae1b4
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ba5b54fd4dd55cbb
-#   text hash     7486f232e40bf019
+#   content hash  3df455ba6d81d68d
+#   text hash     063038fb4b0b1911
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ba5b54fd4dd55cbb
-#   text hash     459b261654b762ea
+#   content hash  3df455ba6d81d68d
+#   text hash     191b6d05b923ef9d
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ba5b54fd4dd55cbb
-#   text hash     81d1aa128e1035ff
+#   content hash  3df455ba6d81d68d
+#   text hash     a061260ec6e04608
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  49647947928b6fe7
-#   text hash     abc9c692e7e2251c
+#   content hash  03e75a2d55f11f6b
+#   text hash     f92b60b686ffe882
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

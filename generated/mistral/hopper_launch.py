@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  49647947928b6fe7
-#   text hash     6dd72b5aebebf3f7
+#   content hash  03e75a2d55f11f6b
+#   text hash     d6f487051111ec8f
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  49647947928b6fe7
-#   text hash     5e1c2a460b4c5a8a
+#   content hash  03e75a2d55f11f6b
+#   text hash     e17ea1894dc31715
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

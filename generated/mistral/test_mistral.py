@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  49647947928b6fe7
-#   text hash     08979f47bca5cc7a
+#   content hash  03e75a2d55f11f6b
+#   text hash     f7091a2430ff3546
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

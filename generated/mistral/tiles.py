@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  49647947928b6fe7
-#   text hash     9eb8abebafac75e3
+#   content hash  03e75a2d55f11f6b
+#   text hash     7a926f271b277c41
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a257f418fa0d8fb1
-#   text hash     1aa5ae91bb8a4f35
+#   content hash  7e19571d99c657a1
+#   text hash     b3c9125f15d88b9f
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a257f418fa0d8fb1
-#   text hash     077f8ab156351200
+#   content hash  7e19571d99c657a1
+#   text hash     3e2558cdf65f47de
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a257f418fa0d8fb1
-#   text hash     aa9893ed7466b334
+#   content hash  7e19571d99c657a1
+#   text hash     74c00ed5653e7279
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a257f418fa0d8fb1
-#   text hash     d1fbb938c85e1e85
+#   content hash  7e19571d99c657a1
+#   text hash     be6d15fd45b794dc
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a257f418fa0d8fb1
-#   text hash     408c24ed0e06375c
+#   content hash  7e19571d99c657a1
+#   text hash     6d725af71b55d42b
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

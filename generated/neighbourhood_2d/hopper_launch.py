@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4ec6d09c2d0acc3c
-#   text hash     9a745f5af985cf5a
+#   content hash  17a8ffd8d6194a06
+#   text hash     749e40d46fa71f3f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py gets."""
 

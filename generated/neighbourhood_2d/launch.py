@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4ec6d09c2d0acc3c
-#   text hash     5c7bdc8666ff463e
+#   content hash  17a8ffd8d6194a06
+#   text hash     4fae006fae94ceac
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

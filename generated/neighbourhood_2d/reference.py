@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4ec6d09c2d0acc3c
-#   text hash     cba150435ee40804
+#   content hash  17a8ffd8d6194a06
+#   text hash     19d56bff8cbf0a3c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

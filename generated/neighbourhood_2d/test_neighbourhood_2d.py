@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4ec6d09c2d0acc3c
-#   text hash     99b6c1e300ab0d8d
+#   content hash  17a8ffd8d6194a06
+#   text hash     802501b465bb2720
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

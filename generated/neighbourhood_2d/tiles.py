@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4ec6d09c2d0acc3c
-#   text hash     9e378a1df2b8e7c0
+#   content hash  17a8ffd8d6194a06
+#   text hash     c53ed5c2bf37e318
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

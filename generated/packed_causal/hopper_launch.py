@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5cfb878d7d68075f
-#   text hash     fb2e272a12a87439
+#   content hash  86abba5d01205e81
+#   text hash     93734a717b1ac7af
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5cfb878d7d68075f
-#   text hash     b6f7d02165aef3f0
+#   content hash  86abba5d01205e81
+#   text hash     5201dfe1fd33c1d3
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 
@@ -89,7 +89,7 @@ def measure_tile(
     largest, mass, k_tile, q_start, queries, terms, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
     PRECISION: tl.constexpr, MAKES: tl.constexpr, mixed, tail
 ):  # fmt: skip
-    """Update the largest logit and the sum of weights of each key of a tile by one tile of queries."""
+    """Update each key's largest logit and the sum of its weights, `mass`, by one tile of queries."""
     q_desc, lse_desc, row_base, q_offset, h, q_len = queries
     q_begin, scale_log2, k_pos = terms
     # [BLOCK_M]

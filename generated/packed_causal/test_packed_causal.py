@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5cfb878d7d68075f
-#   text hash     7a19c0bcf36be9a5
+#   content hash  86abba5d01205e81
+#   text hash     d2967389d63d9329
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

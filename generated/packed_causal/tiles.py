@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5cfb878d7d68075f
-#   text hash     44fe302e5c442733
+#   content hash  86abba5d01205e81
+#   text hash     936bc7ad05e405c2
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5cfb878d7d68075f
-#   text hash     009e72bd32315221
+#   content hash  86abba5d01205e81
+#   text hash     d906e66814c5193b
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

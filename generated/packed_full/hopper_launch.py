@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6c8b66d6e1450cfc
-#   text hash     1b132b04dc5e82f4
+#   content hash  23a5cfa113c1bbd0
+#   text hash     10865aac03d2df5b
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py gets."""
 

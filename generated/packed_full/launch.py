@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6c8b66d6e1450cfc
-#   text hash     e42842b3f3247af5
+#   content hash  23a5cfa113c1bbd0
+#   text hash     ca751f6fa716183d
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

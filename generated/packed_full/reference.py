@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6c8b66d6e1450cfc
-#   text hash     df8e17dbb3f2bef3
+#   content hash  23a5cfa113c1bbd0
+#   text hash     d56881caa5514742
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6c8b66d6e1450cfc
-#   text hash     413bf711e87af947
+#   content hash  23a5cfa113c1bbd0
+#   text hash     526f80ee850a46d4
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

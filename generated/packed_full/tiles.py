@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6c8b66d6e1450cfc
-#   text hash     91f5e1e60ee0cb77
+#   content hash  23a5cfa113c1bbd0
+#   text hash     1feb100288844549
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

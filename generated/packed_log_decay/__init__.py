@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1b88b37216c0a1d2
-#   text hash     f7eb74999e17f693
+#   content hash  543dba5eb471a5fd
+#   text hash     356db67ed1230d81
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1b88b37216c0a1d2
-#   text hash     ad5e569a48a2ea60
+#   content hash  543dba5eb471a5fd
+#   text hash     4a25ec3781ba124b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

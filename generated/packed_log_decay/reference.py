@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1b88b37216c0a1d2
-#   text hash     948e0ebf398b1a74
+#   content hash  543dba5eb471a5fd
+#   text hash     b1cfd1802fddf31c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1b88b37216c0a1d2
-#   text hash     de7d2747e630532c
+#   content hash  543dba5eb471a5fd
+#   text hash     87fff40d6a789c38
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1b88b37216c0a1d2
-#   text hash     fd85b918b5854f92
+#   content hash  543dba5eb471a5fd
+#   text hash     fe0b65ce53785a9c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

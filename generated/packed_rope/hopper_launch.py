@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3d07b4a1a649ee7e
-#   text hash     c59f4514cfce347f
+#   content hash  9b34528fd45237e3
+#   text hash     bd5e291e844dd94c
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

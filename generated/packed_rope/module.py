@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3d07b4a1a649ee7e
-#   text hash     596b21dc8d98bcb6
+#   content hash  9b34528fd45237e3
+#   text hash     2978e66ca994a3c0
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

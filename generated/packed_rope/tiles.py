@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3d07b4a1a649ee7e
-#   text hash     8540f219c2e453d4
+#   content hash  9b34528fd45237e3
+#   text hash     53b7c4109163918e
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

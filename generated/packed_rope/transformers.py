@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3d07b4a1a649ee7e
-#   text hash     0a03e78aeecfa214
+#   content hash  9b34528fd45237e3
+#   text hash     bbd795843501d4e9
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  35752e7041a50679
-#   text hash     f8867b9081c4ffa7
+#   content hash  589a13dafcfff05f
+#   text hash     693664b3da756936
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

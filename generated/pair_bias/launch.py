@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  35752e7041a50679
-#   text hash     b9f3583367a532da
+#   content hash  589a13dafcfff05f
+#   text hash     7975ffb1c7ba625c
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  35752e7041a50679
-#   text hash     7d75920e86efe316
+#   content hash  589a13dafcfff05f
+#   text hash     451ea7bbab36b05c
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  35752e7041a50679
-#   text hash     cadb99dd437e3733
+#   content hash  589a13dafcfff05f
+#   text hash     675dde0de758fd9d
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  35752e7041a50679
-#   text hash     4b3b9d264f02ba83
+#   content hash  589a13dafcfff05f
+#   text hash     1d1f38ec3d095dac
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

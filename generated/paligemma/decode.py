@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d6ed62fba046727c
-#   text hash     04bb85cc5f5cda95
+#   content hash  a5c7c94eceec3a6c
+#   text hash     a5615a195067d91d
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d6ed62fba046727c
-#   text hash     8ee0300e1d1ede9a
+#   content hash  a5c7c94eceec3a6c
+#   text hash     07bc322fab74585f
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d6ed62fba046727c
-#   text hash     ae7bf2da61d06c1f
+#   content hash  a5c7c94eceec3a6c
+#   text hash     451466b49ad43678
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d6ed62fba046727c
-#   text hash     b6ddcf6e2d3b120c
+#   content hash  a5c7c94eceec3a6c
+#   text hash     b037b0c7027bef3f
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d6ed62fba046727c
-#   text hash     332ced7e0729bb75
+#   content hash  a5c7c94eceec3a6c
+#   text hash     3b802a3763cbde3d
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  11a914ec6ee48c4d
-#   text hash     0eaec0428b85bb63
+#   content hash  1de3e6b585e308a4
+#   text hash     3bd4879f92e42074
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

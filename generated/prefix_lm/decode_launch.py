@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  11a914ec6ee48c4d
-#   text hash     d46d1041d8ef7ae4
+#   content hash  1de3e6b585e308a4
+#   text hash     16dc7294e0d3b85e
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

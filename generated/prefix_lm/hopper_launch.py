@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  11a914ec6ee48c4d
-#   text hash     c7359f4c221b910c
+#   content hash  1de3e6b585e308a4
+#   text hash     c5fff7e3fab751c1
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py gets."""
 

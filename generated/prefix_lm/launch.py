@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  11a914ec6ee48c4d
-#   text hash     72c6595028f2a7b9
+#   content hash  1de3e6b585e308a4
+#   text hash     033a2c47ea283874
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

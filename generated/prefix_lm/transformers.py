@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  11a914ec6ee48c4d
-#   text hash     5ece8604d02ac882
+#   content hash  1de3e6b585e308a4
+#   text hash     3a994a0ab80b547b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

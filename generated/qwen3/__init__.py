@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  73e0dac9d50186db
-#   text hash     7a10603ff9902177
+#   content hash  04bbc073aa7dfb8c
+#   text hash     ee68bc8858913e68
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

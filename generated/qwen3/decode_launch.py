@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  73e0dac9d50186db
-#   text hash     20757671f096715c
+#   content hash  04bbc073aa7dfb8c
+#   text hash     600427aae7a2985e
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

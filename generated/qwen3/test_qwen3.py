@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  73e0dac9d50186db
-#   text hash     c199429ccbbd5566
+#   content hash  04bbc073aa7dfb8c
+#   text hash     9bd47dbc7ce4d585
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  73e0dac9d50186db
-#   text hash     d0067c7358e68c99
+#   content hash  04bbc073aa7dfb8c
+#   text hash     ef5fd2fba7cf3abc
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  73e0dac9d50186db
-#   text hash     74d0389f27668e69
+#   content hash  04bbc073aa7dfb8c
+#   text hash     f44229f1190afb38
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5b00ad4b4ffaaa07
-#   text hash     f1d34c0b66e2770b
+#   content hash  9dadea2f08de72cd
+#   text hash     52a38057549bbd00
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5b00ad4b4ffaaa07
-#   text hash     ceea2b47f8ef2b9d
+#   content hash  9dadea2f08de72cd
+#   text hash     7916c7704a6e8aec
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5b00ad4b4ffaaa07
-#   text hash     9c36ade8b57f35e5
+#   content hash  9dadea2f08de72cd
+#   text hash     ae5ce98ef9baa222
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5b00ad4b4ffaaa07
-#   text hash     87a01a894582e09d
+#   content hash  9dadea2f08de72cd
+#   text hash     dd3b2b8324aded78
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

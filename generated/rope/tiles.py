@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5b00ad4b4ffaaa07
-#   text hash     3e950d51ad524e73
+#   content hash  9dadea2f08de72cd
+#   text hash     be9fcfbcc779323f
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

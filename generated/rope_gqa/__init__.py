@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  41474b49184c842d
-#   text hash     97442bab7d5874d5
+#   content hash  3e155d60b6a3a4ce
+#   text hash     14d850ad1221ed2f
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

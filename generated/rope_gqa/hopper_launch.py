@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  41474b49184c842d
-#   text hash     a52f129a6fe89942
+#   content hash  3e155d60b6a3a4ce
+#   text hash     d4c7d8301b94e117
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py gets."""
 

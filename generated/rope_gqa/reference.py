@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  41474b49184c842d
-#   text hash     ab186997e4e41ee8
+#   content hash  3e155d60b6a3a4ce
+#   text hash     726beab1b680ed5e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  41474b49184c842d
-#   text hash     3ec8f0d79d7e6f38
+#   content hash  3e155d60b6a3a4ce
+#   text hash     474bf8b6db624083
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  41474b49184c842d
-#   text hash     f152836dfb4012a7
+#   content hash  3e155d60b6a3a4ce
+#   text hash     417059dc4c7f3995
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

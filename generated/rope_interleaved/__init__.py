@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  21738ba6d298e049
-#   text hash     25593581e6a6250d
+#   content hash  367449c8d5e3ae5e
+#   text hash     a88bc020eb1da07c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  21738ba6d298e049
-#   text hash     4827e90a94344b93
+#   content hash  367449c8d5e3ae5e
+#   text hash     9a188e311bfd38a0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -28,6 +28,33 @@ Layouts
     FACTORS    [64, BLOCK_M] as the left operand of the products that make OUT
     SHARE      [64, 64] as a product leaves a worker's half of the program's share of dQ
     WIDE       [64, BLOCK_D], 16 bytes of a row in each thread, as memory takes them
+
+Symbols
+    dq_sum_ptr           what dQ is added up in: [batch entries, heads, rows, BLOCK_D] in float32, with rows for whole
+                         tiles of BLOCK_M queries of each batch entry
+    dq_sum_desc          the same as [.., 256]: 16 such rows are a [64, 64] tile
+    sum_row, sum_tile    the first row, and the first [64, 64] tile, of the batch entry and head there
+    group, groups        key heads of a group, and how many groups there are
+    tiles                tiles of keys that a head has, or where programs are few, those of them that start together
+    place                which program this is, in the order in which they start; also a place in dq_sum
+    STAGES               stages of the buffers of queries and of dout
+    keys, queries        buffers of what workers own and exchange, and of what they walk along, with their barriers
+    WORKERS, WORKER      how many workers a program has, and which one this is
+    arguments, lengths   what workers and the loader take of the kernel's parameters
+    terms                a tuple that a worker makes for its steps: what none of them changes
+    x_buffer             tiles of x in shared memory, by stage
+    x_ready              for each of its stages a barrier that the tile has come
+    at                   tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES
+    phase                a round's last bit: by it a barrier tells the round that a wait is for from the one before
+    kv_ready             a barrier that keys and values have come
+    free                 for each stage of the buffers a barrier that workers are done with it
+    factors              ds as workers exchange it, [64, BLOCK_M] by stage and worker
+    factors_ready        for each of these stages a barrier that both workers have stored theirs
+    turn                 the stage that is at hand
+    below                -delta in each row of a tile of scores: a product adds dp to it
+    dp_less_delta        dp - delta
+    AHEAD, ASIDE         the first query and the first column of the worker's half of the program's share of dQ
+    shares               each worker's half in shared memory, for the copy engine
 """
 
 import triton

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  21738ba6d298e049
-#   text hash     1c6e4359546554d6
+#   content hash  367449c8d5e3ae5e
+#   text hash     25fca283b04a7d5f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

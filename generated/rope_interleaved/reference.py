@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  21738ba6d298e049
-#   text hash     983aea81301cfc58
+#   content hash  367449c8d5e3ae5e
+#   text hash     dccfdeb0cd952641
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

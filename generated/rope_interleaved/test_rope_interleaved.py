@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  21738ba6d298e049
-#   text hash     16cc5cd760b042ba
+#   content hash  367449c8d5e3ae5e
+#   text hash     12964bf394e78305
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

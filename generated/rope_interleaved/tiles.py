@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  21738ba6d298e049
-#   text hash     bdb62eceef110839
+#   content hash  367449c8d5e3ae5e
+#   text hash     3b7c1182299ba029
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a0a123128befb2c9
-#   text hash     76c366d0e91b606e
+#   content hash  f01a8edc279318e3
+#   text hash     5cc183daf910a857
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

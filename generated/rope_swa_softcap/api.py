@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a0a123128befb2c9
-#   text hash     ea154fb9659fc973
+#   content hash  f01a8edc279318e3
+#   text hash     81a62d382c271b22
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

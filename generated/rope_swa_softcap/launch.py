@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a0a123128befb2c9
-#   text hash     6d1fa139ffa08652
+#   content hash  f01a8edc279318e3
+#   text hash     581026e677970393
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

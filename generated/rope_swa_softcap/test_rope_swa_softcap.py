@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a0a123128befb2c9
-#   text hash     8425fe7c55a3be03
+#   content hash  f01a8edc279318e3
+#   text hash     1414f1015fcba7a1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a0a123128befb2c9
-#   text hash     de6ebf9f1425bf0a
+#   content hash  f01a8edc279318e3
+#   text hash     81aba9742417b613
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

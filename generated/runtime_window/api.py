@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b746bd0da3dbb322
-#   text hash     d9bb9b43510b20cc
+#   content hash  786febfa2fe8f7ba
+#   text hash     c1940b7192997329
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b746bd0da3dbb322
-#   text hash     276a4729424f70e7
+#   content hash  786febfa2fe8f7ba
+#   text hash     403f9ec449f26ad7
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

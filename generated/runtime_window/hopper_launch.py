@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b746bd0da3dbb322
-#   text hash     e7c544693874c777
+#   content hash  786febfa2fe8f7ba
+#   text hash     234cfa2229d3a423
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b746bd0da3dbb322
-#   text hash     8c82aab1c654a963
+#   content hash  786febfa2fe8f7ba
+#   text hash     615bbdbb1d1c2aaf
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

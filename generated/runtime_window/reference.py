@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b746bd0da3dbb322
-#   text hash     8491fdd04981cddc
+#   content hash  786febfa2fe8f7ba
+#   text hash     9ebccb6c0fa04330
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a73e111466eda904
-#   text hash     e80d5babae6ba1f8
+#   content hash  b78816593aed426d
+#   text hash     92c05a99ece970d4
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a73e111466eda904
-#   text hash     915e34372422c12e
+#   content hash  b78816593aed426d
+#   text hash     531fd99e1e183237
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a73e111466eda904
-#   text hash     9a12814b6ba8e0ef
+#   content hash  b78816593aed426d
+#   text hash     2fa99a6b4c571b4a
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a73e111466eda904
-#   text hash     7ab6ea6073dc74ff
+#   content hash  b78816593aed426d
+#   text hash     51a4f1caffdbaa4f
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a73e111466eda904
-#   text hash     f8a0213bbef3086f
+#   content hash  b78816593aed426d
+#   text hash     75b8cac7fac69fa8
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

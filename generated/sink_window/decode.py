@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d2fe7145fdc55759
-#   text hash     905c3989dc850965
+#   content hash  0b2972860fdec564
+#   text hash     38278dde9591d3b7
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

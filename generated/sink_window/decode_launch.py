@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d2fe7145fdc55759
-#   text hash     fdb656fe976bbc58
+#   content hash  0b2972860fdec564
+#   text hash     90fe537048589c29
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

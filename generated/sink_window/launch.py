@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d2fe7145fdc55759
-#   text hash     2d46becb231d9727
+#   content hash  0b2972860fdec564
+#   text hash     24c589006e28807a
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

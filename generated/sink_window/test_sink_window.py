@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d2fe7145fdc55759
-#   text hash     93f89eeac4bbb6d7
+#   content hash  0b2972860fdec564
+#   text hash     3eaae32ba5c41b2a
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

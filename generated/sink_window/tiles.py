@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d2fe7145fdc55759
-#   text hash     6af48228f2518460
+#   content hash  0b2972860fdec564
+#   text hash     fa354f7c7f50288d
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  da7ec75f3b552c09
-#   text hash     a5caf5b5bb4822b8
+#   content hash  29a333ffa589afee
+#   text hash     17faa505c86f2754
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  da7ec75f3b552c09
-#   text hash     cdece0c5b423c9f1
+#   content hash  29a333ffa589afee
+#   text hash     a7f74d6610e640dc
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  da7ec75f3b552c09
-#   text hash     cb882299e9764986
+#   content hash  29a333ffa589afee
+#   text hash     5441f6da74c2af99
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

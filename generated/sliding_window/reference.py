@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  da7ec75f3b552c09
-#   text hash     6e584b647e3283f8
+#   content hash  29a333ffa589afee
+#   text hash     30b7cbaa025042b0
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

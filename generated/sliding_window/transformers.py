@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  da7ec75f3b552c09
-#   text hash     7ea5e9542689d0e1
+#   content hash  29a333ffa589afee
+#   text hash     ec98c1527888feaf
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

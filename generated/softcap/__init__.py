@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4aa6509279331416
-#   text hash     b761a0ed93063d4e
+#   content hash  fb4e9d818f1dc76d
+#   text hash     f8d4cac794c4d4f0
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4aa6509279331416
-#   text hash     9de7c7ea20714425
+#   content hash  fb4e9d818f1dc76d
+#   text hash     2fa895eb56413eda
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4aa6509279331416
-#   text hash     270ee50bc91b28df
+#   content hash  fb4e9d818f1dc76d
+#   text hash     864724899e383b5f
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4aa6509279331416
-#   text hash     40cd878373fa5eb8
+#   content hash  fb4e9d818f1dc76d
+#   text hash     805fc0b52c7c0914
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

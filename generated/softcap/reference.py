@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4aa6509279331416
-#   text hash     3f91191cc525c53a
+#   content hash  fb4e9d818f1dc76d
+#   text hash     8a8cb94c9bf78d45
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

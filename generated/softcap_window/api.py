@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8c1847948b567ea4
-#   text hash     4286492a1dcf9227
+#   content hash  b116ff2811f4a2b3
+#   text hash     4d6991675db3dc2d
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8c1847948b567ea4
-#   text hash     eb03a900ff4fad7f
+#   content hash  b116ff2811f4a2b3
+#   text hash     c539668bdc8039a3
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8c1847948b567ea4
-#   text hash     ed74b80ddfeb5d38
+#   content hash  b116ff2811f4a2b3
+#   text hash     a33e3c176f5c98d2
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

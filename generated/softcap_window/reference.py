@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8c1847948b567ea4
-#   text hash     5f3ee23dca95a77c
+#   content hash  b116ff2811f4a2b3
+#   text hash     276711b95162fe89
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8c1847948b567ea4
-#   text hash     ce1056087e66cfff
+#   content hash  b116ff2811f4a2b3
+#   text hash     e933ffafab47c7df
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  eece3849cb30a9e2
-#   text hash     0aea6173a1a15c36
+#   content hash  6a2f2e62ae4f40f6
+#   text hash     4991cd135f628f33
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

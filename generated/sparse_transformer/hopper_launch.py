@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  eece3849cb30a9e2
-#   text hash     4838eac5ff3ebb26
+#   content hash  6a2f2e62ae4f40f6
+#   text hash     cf98dabc3bb55828
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  eece3849cb30a9e2
-#   text hash     c7a9ad37066c78c7
+#   content hash  6a2f2e62ae4f40f6
+#   text hash     0cf778bf3448c65a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

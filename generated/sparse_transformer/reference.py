@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  eece3849cb30a9e2
-#   text hash     b89ef3fa7302df19
+#   content hash  6a2f2e62ae4f40f6
+#   text hash     3614b52ebe58d314
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

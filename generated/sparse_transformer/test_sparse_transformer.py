@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  eece3849cb30a9e2
-#   text hash     7bb5cd05929041db
+#   content hash  6a2f2e62ae4f40f6
+#   text hash     5ce264e22b5123b1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

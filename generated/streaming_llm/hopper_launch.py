@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b36b81aa77266641
-#   text hash     9467f3c9c106000c
+#   content hash  e11f065a5d489996
+#   text hash     4eba1c2075b407c8
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py gets."""
 

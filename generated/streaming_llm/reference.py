@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b36b81aa77266641
-#   text hash     94dedd63c586bdb1
+#   content hash  e11f065a5d489996
+#   text hash     79b773dde47e53a4
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

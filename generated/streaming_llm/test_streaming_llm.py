@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b36b81aa77266641
-#   text hash     a2ce8745d32c6c4c
+#   content hash  e11f065a5d489996
+#   text hash     7d8f881eebd65941
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

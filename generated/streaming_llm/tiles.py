@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b36b81aa77266641
-#   text hash     23ad242a30dcd901
+#   content hash  e11f065a5d489996
+#   text hash     e335264807d371a6
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

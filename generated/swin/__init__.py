@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1274d65dd4154178
-#   text hash     1ceea8dbd28c9fee
+#   content hash  61854f0be9f5cb0f
+#   text hash     c96467ccc0610e4e
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1274d65dd4154178
-#   text hash     713344c87b76bac5
+#   content hash  61854f0be9f5cb0f
+#   text hash     93d883f9d870d51b
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

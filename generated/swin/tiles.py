@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1274d65dd4154178
-#   text hash     3fa57c8020981dc2
+#   content hash  61854f0be9f5cb0f
+#   text hash     f64effbdc98ecf81
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

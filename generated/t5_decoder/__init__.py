@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6a8d0c4d87f97baa
-#   text hash     afecff944fb6d7ac
+#   content hash  b8d8cc3278738716
+#   text hash     3335d222aa996b78
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

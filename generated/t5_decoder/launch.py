@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6a8d0c4d87f97baa
-#   text hash     b494c78305db5ca9
+#   content hash  b8d8cc3278738716
+#   text hash     ab77607fc6046a9c
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6a8d0c4d87f97baa
-#   text hash     1eba22c45e8481a4
+#   content hash  b8d8cc3278738716
+#   text hash     48e4deeb9f76c39c
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6a8d0c4d87f97baa
-#   text hash     eb7cd26da39e48cb
+#   content hash  b8d8cc3278738716
+#   text hash     54676e8b758b6b43
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

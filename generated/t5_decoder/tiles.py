@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6a8d0c4d87f97baa
-#   text hash     65d15052a9db36a9
+#   content hash  b8d8cc3278738716
+#   text hash     79d9e993052d4c3d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fcae19312b9a0c25
-#   text hash     e97d66ad781090de
+#   content hash  5ec4da2b54a7f9a3
+#   text hash     5de6ead20eeaa5bd
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

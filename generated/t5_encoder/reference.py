@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fcae19312b9a0c25
-#   text hash     1bfac96c4fbc4ab7
+#   content hash  5ec4da2b54a7f9a3
+#   text hash     9835916cade6ce8e
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fcae19312b9a0c25
-#   text hash     bb6e876063c65979
+#   content hash  5ec4da2b54a7f9a3
+#   text hash     c1e6c8596452c485
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

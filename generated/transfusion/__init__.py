@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  caf244d8b62d8533
-#   text hash     ead889801d89cb21
+#   content hash  2bf6fe4ff6c5d4da
+#   text hash     8f9054b4ccd129c7
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  caf244d8b62d8533
-#   text hash     72e8e5d1b55110bc
+#   content hash  2bf6fe4ff6c5d4da
+#   text hash     32c1a713b0e0b408
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  caf244d8b62d8533
-#   text hash     f49db5f38620ff96
+#   content hash  2bf6fe4ff6c5d4da
+#   text hash     a24bf06a51f2e990
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

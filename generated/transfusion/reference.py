@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  caf244d8b62d8533
-#   text hash     19a1d5df0af19d6a
+#   content hash  2bf6fe4ff6c5d4da
+#   text hash     98bee85cdb5f1ed3
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

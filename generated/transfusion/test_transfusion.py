@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  caf244d8b62d8533
-#   text hash     ddcbcf975d264c2c
+#   content hash  2bf6fe4ff6c5d4da
+#   text hash     d564ef762018509a
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dc93012c9b9864e0
-#   text hash     ae5458eb2071068f
+#   content hash  dcaa9f19a36a3201
+#   text hash     b8b504b152c7d6ab
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

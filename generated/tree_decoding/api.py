@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dc93012c9b9864e0
-#   text hash     137d1a7295c8be35
+#   content hash  dcaa9f19a36a3201
+#   text hash     e5a286512984ce7f
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dc93012c9b9864e0
-#   text hash     3ee11c68e55a46e4
+#   content hash  dcaa9f19a36a3201
+#   text hash     08e504453609802e
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

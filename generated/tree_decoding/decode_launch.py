@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dc93012c9b9864e0
-#   text hash     3eb8fbea9644c8d8
+#   content hash  dcaa9f19a36a3201
+#   text hash     833a41fed9f11eda
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dc93012c9b9864e0
-#   text hash     c6e82179c60e2a0a
+#   content hash  dcaa9f19a36a3201
+#   text hash     2d5e8d477ddc645d
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py gets."""
 

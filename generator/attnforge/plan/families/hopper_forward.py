@@ -95,7 +95,7 @@ class Forward:
         start = softmax.start(p.spec, "gl.full", "64", (_ROWS_OF_SCORES, "SUMS"))
         share = ("tile * WORKERS + WORKER", "tiles * WORKERS", "WIDE")
         cleared = tuple(programs.cleared(a, "q", [("out", "DV")], share)) if self.cut else ()
-        loads = (a.begin, *map(_of_worker, programs.rows(a, "q")), *a.scaled, *terms.loads("program"))
+        loads = (a.begin, *map(_of_worker, programs.rows(a, "q")), *a.scaled, *map(_shaped, terms.loads("program")))
         ranges = reads(self.loops.range)
         own = needed(loads, {"row"} | ranges | reads((*self.step.packed, *start)))
         lengths = needed(loads, ranges)
@@ -159,6 +159,7 @@ class Forward:
         }
         texts = {
             "there": there,
+            "order": self._order_of_tiles,
             "first_takes": ", ".join(("at", *_RUNNING)),
             "takes": ", ".join(("at", "visits", "acc", "packed", *_RUNNING, "WEIGHTS", *_TURNS, "mixed")),
             "load_keys_takes": ", ".join(self._load_keys_takes),
@@ -168,6 +169,14 @@ class Forward:
             "ones": "1, " * (p.storage.coordinates("q", "h", "0").count(",") - 1),
         }
         return Kernel("forward", self.parts, "hopper/forward.jinja", "", self.step, blocks, texts)
+
+    @property
+    def _order_of_tiles(self) -> str:
+        """In which order a worker visits tiles of keys, in words."""
+        tiles, each = self.loops.tiles, " of each range" if self.spans > 1 else ""
+        kinds = "mixed ones, then full ones" if tiles.full else "all of them take the mask"
+        kinds = "mixed ones, full ones, and mixed ones again" if tiles.full and tiles.left else kinds
+        return f"Tiles of keys{each} are visited from the last to the first: {kinds}."
 
     @property
     def _overlapped(self) -> int:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  bab361ad23a74794
-#   text hash     f5cee0a06b4bd54a
+#   content hash  ae3f26821d8751d0
+#   text hash     db87d1a4449c3c21
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  bab361ad23a74794
-#   text hash     952fa86fee971ef5
+#   content hash  ae3f26821d8751d0
+#   text hash     58564c60832dbd9c
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

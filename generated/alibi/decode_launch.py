@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  bab361ad23a74794
-#   text hash     b5f48f09d3966311
+#   content hash  ae3f26821d8751d0
+#   text hash     f7b26fc67f600649
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  bab361ad23a74794
-#   text hash     3a8296b0b4b7a253
+#   content hash  ae3f26821d8751d0
+#   text hash     41ae311f3848f8c0
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  bab361ad23a74794
-#   text hash     138198e8d430447b
+#   content hash  ae3f26821d8751d0
+#   text hash     5ac92392db155f4f
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c696fb0ed956810a
-#   text hash     969664213373c955
+#   content hash  6aef4ffca81e2117
+#   text hash     866eb5a74053831b
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

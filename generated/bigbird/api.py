@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c696fb0ed956810a
-#   text hash     79e41d2573c4d233
+#   content hash  6aef4ffca81e2117
+#   text hash     5a98e8c9985ca8b5
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c696fb0ed956810a
-#   text hash     a82402e45ef1b63d
+#   content hash  6aef4ffca81e2117
+#   text hash     2f2312afbfdb6794
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c696fb0ed956810a
-#   text hash     5e19f1d2807f6c44
+#   content hash  6aef4ffca81e2117
+#   text hash     1dfab1208c0c8165
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c696fb0ed956810a
-#   text hash     8899ffd7ad3ef768
+#   content hash  6aef4ffca81e2117
+#   text hash     30f2746ee2ff8ea5
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

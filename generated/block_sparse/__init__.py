@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  1498d3d15bb39149
-#   text hash     1c523cadcd3c2a3c
+#   content hash  ef8713dc158f5ed8
+#   text hash     c693b7dfdac8e011
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

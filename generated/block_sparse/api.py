@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  1498d3d15bb39149
-#   text hash     9846f214560b20e9
+#   content hash  ef8713dc158f5ed8
+#   text hash     01e98a5dcfa610ca
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

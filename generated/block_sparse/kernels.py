@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  1498d3d15bb39149
-#   text hash     d20ef286bca91b8f
+#   content hash  ef8713dc158f5ed8
+#   text hash     07abfeb92abe0ae4
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

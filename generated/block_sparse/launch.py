@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  1498d3d15bb39149
-#   text hash     5885da39ce17d6a7
+#   content hash  ef8713dc158f5ed8
+#   text hash     3d7665adff8ec792
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

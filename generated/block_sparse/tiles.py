@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  1498d3d15bb39149
-#   text hash     65aeac426b0a5829
+#   content hash  ef8713dc158f5ed8
+#   text hash     b8f9e063333ce110
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

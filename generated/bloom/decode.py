@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d68c3109a3c90b03
-#   text hash     0af1ac0663228ba3
+#   content hash  aa0324b04a604e0e
+#   text hash     6be3c4845f63a7e3
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

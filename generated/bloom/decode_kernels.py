@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d68c3109a3c90b03
-#   text hash     c3f17ae8ac6a8500
+#   content hash  aa0324b04a604e0e
+#   text hash     f05d700387292de8
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

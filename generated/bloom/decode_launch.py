@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d68c3109a3c90b03
-#   text hash     e5943374cfabf830
+#   content hash  aa0324b04a604e0e
+#   text hash     93f6466fc2222fad
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d68c3109a3c90b03
-#   text hash     0d77c9e0cf14effc
+#   content hash  aa0324b04a604e0e
+#   text hash     350a12342be8303a
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

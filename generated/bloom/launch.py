@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d68c3109a3c90b03
-#   text hash     8b333818bc7290f7
+#   content hash  aa0324b04a604e0e
+#   text hash     449a8e4b22fd053c
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

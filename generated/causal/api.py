@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3532f0c6937cda16
-#   text hash     1a270322415e88a5
+#   content hash  e7bfa71574ac6c0c
+#   text hash     ed7c6774b4779305
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

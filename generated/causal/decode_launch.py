@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3532f0c6937cda16
-#   text hash     a0d87a7900589a6c
+#   content hash  e7bfa71574ac6c0c
+#   text hash     4f6c10f57bbc88cd
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3532f0c6937cda16
-#   text hash     bd639a36957dd3a9
+#   content hash  e7bfa71574ac6c0c
+#   text hash     4707957fc58c73c1
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

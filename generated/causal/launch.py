@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3532f0c6937cda16
-#   text hash     e26401c68fa0590a
+#   content hash  e7bfa71574ac6c0c
+#   text hash     296eac8035244b68
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

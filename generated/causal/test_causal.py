@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3532f0c6937cda16
-#   text hash     9ab9378eff167e5e
+#   content hash  e7bfa71574ac6c0c
+#   text hash     b07aab16973b9f62
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

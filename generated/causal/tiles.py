@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3532f0c6937cda16
-#   text hash     30d03f7424bf9b55
+#   content hash  e7bfa71574ac6c0c
+#   text hash     3f6f59bbdfb07573
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3532f0c6937cda16
-#   text hash     aa915c1b66c14af9
+#   content hash  e7bfa71574ac6c0c
+#   text hash     101d4b8c084e2275
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  452e22244cf0743f
-#   text hash     85775235488ba165
+#   content hash  f83e8309eb347821
+#   text hash     eede1dddddb77d1d
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

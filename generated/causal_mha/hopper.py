@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  452e22244cf0743f
-#   text hash     186c544599d04aff
+#   content hash  f83e8309eb347821
+#   text hash     9cd79e8e52d8a2bd
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  452e22244cf0743f
-#   text hash     b8aa69bcbff4b332
+#   content hash  f83e8309eb347821
+#   text hash     3748c44508f0ae65
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  452e22244cf0743f
-#   text hash     01a118a4bf75a16c
+#   content hash  f83e8309eb347821
+#   text hash     f5f11d71cc20ab1f
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

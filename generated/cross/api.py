@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3452cd95f3ad5cff
-#   text hash     d0b769afb21f2122
+#   content hash  b348a84c5e9bebed
+#   text hash     5a2c7978c0dca4a1
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

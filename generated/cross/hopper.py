@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3452cd95f3ad5cff
-#   text hash     a0f72e2ec0f58dee
+#   content hash  b348a84c5e9bebed
+#   text hash     6274b372c1a223b1
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3452cd95f3ad5cff
-#   text hash     b6407edac26cc7a7
+#   content hash  b348a84c5e9bebed
+#   text hash     94d9ecace4cdaacc
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

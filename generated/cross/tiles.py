@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3452cd95f3ad5cff
-#   text hash     202f6a6ef9e466fd
+#   content hash  b348a84c5e9bebed
+#   text hash     3f3370999ea21ded
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3452cd95f3ad5cff
-#   text hash     0b4513119b8a8a39
+#   content hash  b348a84c5e9bebed
+#   text hash     29402146bb11dca2
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

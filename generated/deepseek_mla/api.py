@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  98551d27f444b7af
-#   text hash     d816b82eb8e1b3d0
+#   content hash  5e4f27c94119ae76
+#   text hash     1e5cc5a1d51248ad
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

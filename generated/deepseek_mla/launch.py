@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  98551d27f444b7af
-#   text hash     fdd57408350a1b49
+#   content hash  5e4f27c94119ae76
+#   text hash     2648874283d6b5fc
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  98551d27f444b7af
-#   text hash     c22cb464fcd1ed54
+#   content hash  5e4f27c94119ae76
+#   text hash     8f89b396b9c07992
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  98551d27f444b7af
-#   text hash     3f61e630276ad375
+#   content hash  5e4f27c94119ae76
+#   text hash     1d58ca72c1c67c50
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

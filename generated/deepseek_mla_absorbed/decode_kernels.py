@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  75c8f2279f57b87b
-#   text hash     bd4777e11bf79dd5
+#   content hash  bb6b5ef3d710350b
+#   text hash     48fc5bbe81355fc4
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  75c8f2279f57b87b
-#   text hash     c9031323702a1624
+#   content hash  bb6b5ef3d710350b
+#   text hash     e37acf45b8ef53e7
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

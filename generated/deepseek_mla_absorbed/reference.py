@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  75c8f2279f57b87b
-#   text hash     d6460453a4288fec
+#   content hash  bb6b5ef3d710350b
+#   text hash     4e42dc1d712471c1
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  75c8f2279f57b87b
-#   text hash     6b21cb0a6c442e9a
+#   content hash  bb6b5ef3d710350b
+#   text hash     649f27494b7f7ec4
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

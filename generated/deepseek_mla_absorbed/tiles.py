@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  75c8f2279f57b87b
-#   text hash     5ead477f7eb2c1fb
+#   content hash  bb6b5ef3d710350b
+#   text hash     69d0057ceb1bd335
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

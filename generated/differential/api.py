@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  066004d4f84d3d72
-#   text hash     26fbb4fb2a243c24
+#   content hash  32fb53cca1dc5956
+#   text hash     d0bf12398ed000df
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  066004d4f84d3d72
-#   text hash     3e87d32143da65fe
+#   content hash  32fb53cca1dc5956
+#   text hash     24f4d6cd310d98fb
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

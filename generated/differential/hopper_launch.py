@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  066004d4f84d3d72
-#   text hash     010500c6367345d5
+#   content hash  32fb53cca1dc5956
+#   text hash     303da2b160990895
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  066004d4f84d3d72
-#   text hash     ad72f13119fe1134
+#   content hash  32fb53cca1dc5956
+#   text hash     22ba913d2461d7ee
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  066004d4f84d3d72
-#   text hash     7179d289d7174849
+#   content hash  32fb53cca1dc5956
+#   text hash     5a218a566b1b7336
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  066004d4f84d3d72
-#   text hash     b424c14819427ee9
+#   content hash  32fb53cca1dc5956
+#   text hash     591ed3358c18115b
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

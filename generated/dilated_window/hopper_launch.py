@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f69ea28c8f462d29
-#   text hash     1fb484dc16f703ac
+#   content hash  b69dec815e070c98
+#   text hash     7e8ab712c234d933
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f69ea28c8f462d29
-#   text hash     6f4c6d7a95bba4eb
+#   content hash  b69dec815e070c98
+#   text hash     9d3b06cb20753809
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f69ea28c8f462d29
-#   text hash     08cf00cfaab6bd4d
+#   content hash  b69dec815e070c98
+#   text hash     e89a1d7c58d20b42
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

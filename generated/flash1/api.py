@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8713bbd5f32c1fc4
-#   text hash     5555798ccbcec8fe
+#   content hash  704673a9e52c8feb
+#   text hash     546e9fea0acd3e69
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

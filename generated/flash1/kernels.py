@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8713bbd5f32c1fc4
-#   text hash     6304049480f394ce
+#   content hash  704673a9e52c8feb
+#   text hash     368d792ddfca1204
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

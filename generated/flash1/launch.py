@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8713bbd5f32c1fc4
-#   text hash     84c858dc711b8eb7
+#   content hash  704673a9e52c8feb
+#   text hash     cb3b417e5b076cb1
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8713bbd5f32c1fc4
-#   text hash     c8ca055b4e75daf0
+#   content hash  704673a9e52c8feb
+#   text hash     d535267eada07724
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8713bbd5f32c1fc4
-#   text hash     791784c8436da816
+#   content hash  704673a9e52c8feb
+#   text hash     975424ebcfb392f4
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

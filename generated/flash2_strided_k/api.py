@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  da927b92460d65e2
-#   text hash     fe20f1ee6624d3b7
+#   content hash  0a0edc9819575e3a
+#   text hash     fd6181215c3dac60
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

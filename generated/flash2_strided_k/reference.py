@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  da927b92460d65e2
-#   text hash     38c1dcd18ef580f2
+#   content hash  0a0edc9819575e3a
+#   text hash     024fab4ef22def6d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

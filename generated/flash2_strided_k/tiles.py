@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  da927b92460d65e2
-#   text hash     7fa103159067ce0b
+#   content hash  0a0edc9819575e3a
+#   text hash     16c5777866f10901
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

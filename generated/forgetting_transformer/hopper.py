@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b20657f415cc4ed1
-#   text hash     5e2c0d4c7c33059c
+#   content hash  68ebf19767d55c58
+#   text hash     8b2ab663827bc09f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

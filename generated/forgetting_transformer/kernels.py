@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b20657f415cc4ed1
-#   text hash     2b957965854e1d0f
+#   content hash  68ebf19767d55c58
+#   text hash     8050d62b3ca9c180
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

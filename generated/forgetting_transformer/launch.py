@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b20657f415cc4ed1
-#   text hash     496c91524fc295ec
+#   content hash  68ebf19767d55c58
+#   text hash     e3dde500ee7ce98a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

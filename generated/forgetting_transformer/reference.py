@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b20657f415cc4ed1
-#   text hash     f5dd5cfff300937a
+#   content hash  68ebf19767d55c58
+#   text hash     35c0c074d810f53e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b20657f415cc4ed1
-#   text hash     d3724a4c8387fdd8
+#   content hash  68ebf19767d55c58
+#   text hash     aeb462f1be688c22
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  18f4c11cc8ba87ee
-#   text hash     e2e9e677fd6d5656
+#   content hash  0392f2ec13ff8ffb
+#   text hash     a4f0a7a30c867f0f
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

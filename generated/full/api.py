@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  18f4c11cc8ba87ee
-#   text hash     4e3b41f616d379ba
+#   content hash  0392f2ec13ff8ffb
+#   text hash     cd368833ec5a960d
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  18f4c11cc8ba87ee
-#   text hash     f1eca36db79886d4
+#   content hash  0392f2ec13ff8ffb
+#   text hash     8be33ea8b5e287d7
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

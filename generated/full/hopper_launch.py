@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  18f4c11cc8ba87ee
-#   text hash     a4b9892470abb416
+#   content hash  0392f2ec13ff8ffb
+#   text hash     179dee1e14325e22
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  18f4c11cc8ba87ee
-#   text hash     689f336589c22020
+#   content hash  0392f2ec13ff8ffb
+#   text hash     d616e3c405256c76
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

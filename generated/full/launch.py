@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  18f4c11cc8ba87ee
-#   text hash     228161a319e179a8
+#   content hash  0392f2ec13ff8ffb
+#   text hash     2e431ca116378b52
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

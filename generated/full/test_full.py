@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  18f4c11cc8ba87ee
-#   text hash     2fa70ac8bb9f60a1
+#   content hash  0392f2ec13ff8ffb
+#   text hash     5a3c93e15f646db4
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

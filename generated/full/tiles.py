@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  18f4c11cc8ba87ee
-#   text hash     d80a3a623bb3d839
+#   content hash  0392f2ec13ff8ffb
+#   text hash     b7e483ddc6895f03
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  18f4c11cc8ba87ee
-#   text hash     2ca3b60ef43113c2
+#   content hash  0392f2ec13ff8ffb
+#   text hash     05c4fa7cbcd4c8e3
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  fa518b6858b3a3ed
-#   text hash     8f977ed9fa7f16df
+#   content hash  c1d1ebd22f9dfe68
+#   text hash     ecba20a638d228c7
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  fa518b6858b3a3ed
-#   text hash     fd1bf59673244ce2
+#   content hash  c1d1ebd22f9dfe68
+#   text hash     19cdb6c909b9bdca
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

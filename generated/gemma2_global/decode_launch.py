@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  fa518b6858b3a3ed
-#   text hash     06a700606b109081
+#   content hash  c1d1ebd22f9dfe68
+#   text hash     688f9cf96a3fcaec
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  fa518b6858b3a3ed
-#   text hash     52af6f0e5844451b
+#   content hash  c1d1ebd22f9dfe68
+#   text hash     90023ace62045b91
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  fa518b6858b3a3ed
-#   text hash     b1a61a5a73506743
+#   content hash  c1d1ebd22f9dfe68
+#   text hash     30ddde8e8682ae8c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  eb464668671c2906
-#   text hash     a281cf99cd9bdb40
+#   content hash  cc303d0c01459182
+#   text hash     5cf2d0e120aa6ad0
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  eb464668671c2906
-#   text hash     caed07fb6d912def
+#   content hash  cc303d0c01459182
+#   text hash     9d6004f04114ade8
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -17,7 +17,8 @@ In each program of `backward` one warp loads, and two workers of four warps have
     work         for each tile of queries: scores and weights once more, its share of dV and dK, and half of the
                  program's share of dQ, which the copy engine adds to what other programs add there
 
-A stage is ready once all its bytes have come, and free once both workers are done with it; a barrier counts each.
+A stage is ready once all its bytes have come, LSE and delta of its queries with those of dout, and free once both workers
+are done with it; a barrier counts each.
 What dQ is made of passes between the workers through shared memory, in two stages. Programs add their shares to dQ in
 the order in which they come: the last bits differ from run to run. dQ is added up as [64, 64] tiles in the order in
 which a product leaves them in registers.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  eb464668671c2906
-#   text hash     cbc3e1f6e00ea333
+#   content hash  cc303d0c01459182
+#   text hash     c6b490e3f44c8dd0
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  eb464668671c2906
-#   text hash     04d41c9df1f6ff70
+#   content hash  cc303d0c01459182
+#   text hash     5c2e4a404bbe5818
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

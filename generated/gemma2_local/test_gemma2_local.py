@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  eb464668671c2906
-#   text hash     9346318cdf5c7e8e
+#   content hash  cc303d0c01459182
+#   text hash     b5b193df6b1a02ea
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f2a60c2f525996cc
-#   text hash     1fe5e7536462547c
+#   content hash  dd03b2db1e6903ff
+#   text hash     0c36dd09d548e6f1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f2a60c2f525996cc
-#   text hash     9990c53e54438f95
+#   content hash  dd03b2db1e6903ff
+#   text hash     217c1c5a2970e099
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

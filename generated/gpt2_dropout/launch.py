@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f2a60c2f525996cc
-#   text hash     cba9aef62fdd98d6
+#   content hash  dd03b2db1e6903ff
+#   text hash     d677cef996a123eb
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

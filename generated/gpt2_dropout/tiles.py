@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f2a60c2f525996cc
-#   text hash     ead877d9dd5533d2
+#   content hash  dd03b2db1e6903ff
+#   text hash     4fc7f7a165579631
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f2a60c2f525996cc
-#   text hash     0afdf23470a1e1e5
+#   content hash  dd03b2db1e6903ff
+#   text hash     3abde4c4febd5ffa
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

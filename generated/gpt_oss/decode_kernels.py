@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2eb4e4287001ccb1
-#   text hash     a01852d65d14a172
+#   content hash  58a0348c6d808eed
+#   text hash     7b541892c3a559c7
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2eb4e4287001ccb1
-#   text hash     67cc5c95af107944
+#   content hash  58a0348c6d808eed
+#   text hash     de3cde8a217eb751
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2eb4e4287001ccb1
-#   text hash     37e83bb51810f500
+#   content hash  58a0348c6d808eed
+#   text hash     d5a33f53547854e8
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2eb4e4287001ccb1
-#   text hash     cc3e0bc2a59f3a12
+#   content hash  58a0348c6d808eed
+#   text hash     159161a79db32cab
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

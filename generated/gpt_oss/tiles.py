@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2eb4e4287001ccb1
-#   text hash     62f80188eb97310c
+#   content hash  58a0348c6d808eed
+#   text hash     09c4a4f13cb48acb
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f5116d1a04b1c232
-#   text hash     04054a06d5404eb1
+#   content hash  c129787316f13369
+#   text hash     4c9861a9ae03624b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f5116d1a04b1c232
-#   text hash     6a354b4c5d34b9b3
+#   content hash  c129787316f13369
+#   text hash     984535e0ccf4c9ed
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f5116d1a04b1c232
-#   text hash     7bb664cc809cdbce
+#   content hash  c129787316f13369
+#   text hash     16004024c68f94e5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

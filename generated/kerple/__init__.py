@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9c65cb4cb0ee5f06
-#   text hash     00bafb38bd5f777a
+#   content hash  553777af636c0de7
+#   text hash     a885075fb1c16cf2
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9c65cb4cb0ee5f06
-#   text hash     80fe0ebd888869ce
+#   content hash  553777af636c0de7
+#   text hash     39e9281c344ad8e4
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9c65cb4cb0ee5f06
-#   text hash     dae0eb0448836dee
+#   content hash  553777af636c0de7
+#   text hash     1622c4a2c38b0146
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9c65cb4cb0ee5f06
-#   text hash     f06333ed7accff95
+#   content hash  553777af636c0de7
+#   text hash     c2591370c842eb02
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9c65cb4cb0ee5f06
-#   text hash     69df9e7dd70c63ed
+#   content hash  553777af636c0de7
+#   text hash     34f2c44f3fa535a7
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  399ba2d51db62754
-#   text hash     6d1a4aec61d33c92
+#   content hash  42b38e2f8d1d4d21
+#   text hash     6c5c76fca2992038
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

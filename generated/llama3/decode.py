@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  399ba2d51db62754
-#   text hash     c0b37b75373df475
+#   content hash  42b38e2f8d1d4d21
+#   text hash     70ac548408a2e91f
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

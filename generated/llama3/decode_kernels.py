@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  399ba2d51db62754
-#   text hash     9808af4c40388155
+#   content hash  42b38e2f8d1d4d21
+#   text hash     046734261ecd4476
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

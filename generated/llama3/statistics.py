@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  399ba2d51db62754
-#   text hash     03f6227a986bf746
+#   content hash  42b38e2f8d1d4d21
+#   text hash     66e8f87b7d3d5f8d
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

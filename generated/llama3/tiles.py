@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  399ba2d51db62754
-#   text hash     faea1ad28a76e3eb
+#   content hash  42b38e2f8d1d4d21
+#   text hash     0d2d9c6ef70555b4
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

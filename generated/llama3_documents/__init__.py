@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4b6c162a249a6359
-#   text hash     8cbc11ac4203152e
+#   content hash  c99641ca38a0e109
+#   text hash     ae5ecef1657d26e9
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

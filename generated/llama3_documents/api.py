@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4b6c162a249a6359
-#   text hash     b50799dfc2f20b27
+#   content hash  c99641ca38a0e109
+#   text hash     ce3101fbebe3ee9a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4b6c162a249a6359
-#   text hash     ca8c57c4ef96e7ab
+#   content hash  c99641ca38a0e109
+#   text hash     6f023ff843e7055d
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5d01944e0d36d8dc
-#   text hash     87fe56b4f6ef16ba
+#   content hash  05152482f466a909
+#   text hash     aff46c97965dbc7d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5d01944e0d36d8dc
-#   text hash     a1e289587ff4c00a
+#   content hash  05152482f466a909
+#   text hash     1b6afffd9defa278
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  080f7b351cb475b2
-#   text hash     c430a2b422763ba8
+#   content hash  59e412aaee62a99c
+#   text hash     967fb66b099c565b
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  080f7b351cb475b2
-#   text hash     8b09d9bab0c282ac
+#   content hash  59e412aaee62a99c
+#   text hash     59c0e62606215a23
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

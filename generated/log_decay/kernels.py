@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  080f7b351cb475b2
-#   text hash     b901824334321e1a
+#   content hash  59e412aaee62a99c
+#   text hash     b4b1b59b7cd566a0
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

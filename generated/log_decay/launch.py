@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  080f7b351cb475b2
-#   text hash     8bed99839aaa16fa
+#   content hash  59e412aaee62a99c
+#   text hash     4ce3eb31cf3346d4
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  080f7b351cb475b2
-#   text hash     248c9a14c850e549
+#   content hash  59e412aaee62a99c
+#   text hash     21b832c11e2a3477
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3df455ba6d81d68d
-#   text hash     d8dc4bd1d9d8d2cf
+#   content hash  0cf61cdb43b7e86e
+#   text hash     9c3b36018f207e73
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

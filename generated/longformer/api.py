@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3df455ba6d81d68d
-#   text hash     d3cfffdeb0d7ef88
+#   content hash  0cf61cdb43b7e86e
+#   text hash     8dbe58ea66cce8f4
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3df455ba6d81d68d
-#   text hash     a96f2549efef479f
+#   content hash  0cf61cdb43b7e86e
+#   text hash     e2f517ace5a55ab7
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3df455ba6d81d68d
-#   text hash     bb588dea6b61a1da
+#   content hash  0cf61cdb43b7e86e
+#   text hash     02fec1c5c8012d44
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

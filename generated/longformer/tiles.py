@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3df455ba6d81d68d
-#   text hash     a061260ec6e04608
+#   content hash  0cf61cdb43b7e86e
+#   text hash     44f1011dee0a1da9
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

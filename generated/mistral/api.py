@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  03e75a2d55f11f6b
-#   text hash     8125e1a4912c09e2
+#   content hash  a66cc9f99197612d
+#   text hash     04065911778062cf
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

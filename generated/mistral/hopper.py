@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  03e75a2d55f11f6b
-#   text hash     2152e9b303da6b6e
+#   content hash  a66cc9f99197612d
+#   text hash     7d26da5a7c6585b9
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  03e75a2d55f11f6b
-#   text hash     d6f487051111ec8f
+#   content hash  a66cc9f99197612d
+#   text hash     4d459dad2da7400d
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py gets."""
 

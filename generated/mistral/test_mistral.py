@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  03e75a2d55f11f6b
-#   text hash     f7091a2430ff3546
+#   content hash  a66cc9f99197612d
+#   text hash     63df90387d2179da
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  03e75a2d55f11f6b
-#   text hash     7a926f271b277c41
+#   content hash  a66cc9f99197612d
+#   text hash     801be621b627386e
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7e19571d99c657a1
-#   text hash     b3c9125f15d88b9f
+#   content hash  290ec6ce9a97ca4f
+#   text hash     b95ec3edd505a718
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7e19571d99c657a1
-#   text hash     71b6855f3fb5e9a3
+#   content hash  290ec6ce9a97ca4f
+#   text hash     de26602779631f31
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7e19571d99c657a1
-#   text hash     fbd0b53a53f56232
+#   content hash  290ec6ce9a97ca4f
+#   text hash     82d057734a264fbe
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7e19571d99c657a1
-#   text hash     2d8255f1d3d25834
+#   content hash  290ec6ce9a97ca4f
+#   text hash     e14ebd9ae381c8f7
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7e19571d99c657a1
-#   text hash     74c00ed5653e7279
+#   content hash  290ec6ce9a97ca4f
+#   text hash     e44fa0496a1a9b6c
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

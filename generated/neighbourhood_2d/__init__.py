@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  17a8ffd8d6194a06
-#   text hash     485f15e9a5f13143
+#   content hash  1f17f4a4b41286f6
+#   text hash     3fbac7903bc6ac9b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  17a8ffd8d6194a06
-#   text hash     dfcfd2e2d436b952
+#   content hash  1f17f4a4b41286f6
+#   text hash     9aacfaf02858fe09
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  17a8ffd8d6194a06
-#   text hash     749e40d46fa71f3f
+#   content hash  1f17f4a4b41286f6
+#   text hash     c6cb8176312b26a5
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py gets."""
 

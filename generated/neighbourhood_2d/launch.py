@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  17a8ffd8d6194a06
-#   text hash     4fae006fae94ceac
+#   content hash  1f17f4a4b41286f6
+#   text hash     33fa65c2a5ed605d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  17a8ffd8d6194a06
-#   text hash     c53ed5c2bf37e318
+#   content hash  1f17f4a4b41286f6
+#   text hash     804bc9d22e4bc2a3
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  86abba5d01205e81
-#   text hash     9eb9607736329c5b
+#   content hash  8574e2f6101259ba
+#   text hash     a14dc69f6036480d
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

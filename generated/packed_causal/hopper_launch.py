@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  86abba5d01205e81
-#   text hash     93734a717b1ac7af
+#   content hash  8574e2f6101259ba
+#   text hash     38db4d30740943ed
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

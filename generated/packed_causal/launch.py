@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  86abba5d01205e81
-#   text hash     41c7993987953fc2
+#   content hash  8574e2f6101259ba
+#   text hash     edb6af9657ef0d13
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

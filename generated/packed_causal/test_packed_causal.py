@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  86abba5d01205e81
-#   text hash     d2967389d63d9329
+#   content hash  8574e2f6101259ba
+#   text hash     3554d34e4174e493
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  86abba5d01205e81
-#   text hash     d906e66814c5193b
+#   content hash  8574e2f6101259ba
+#   text hash     3ccb628dd7023a78
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  23a5cfa113c1bbd0
-#   text hash     ab5c576fcf7ac4ff
+#   content hash  83e0275edfccf62e
+#   text hash     78ac7fa038e296bd
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

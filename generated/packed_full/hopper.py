@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  23a5cfa113c1bbd0
-#   text hash     cf6ac2616d7db4a7
+#   content hash  83e0275edfccf62e
+#   text hash     2b1f7770b178e0cc
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  23a5cfa113c1bbd0
-#   text hash     10865aac03d2df5b
+#   content hash  83e0275edfccf62e
+#   text hash     5d606c4a3fbb7c4b
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  23a5cfa113c1bbd0
-#   text hash     4900938a053272ee
+#   content hash  83e0275edfccf62e
+#   text hash     ede16cf1c4671d20
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  23a5cfa113c1bbd0
-#   text hash     ca751f6fa716183d
+#   content hash  83e0275edfccf62e
+#   text hash     7efe16b7c00fc998
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  543dba5eb471a5fd
-#   text hash     4a25ec3781ba124b
+#   content hash  a32aafd49b21a4e5
+#   text hash     8771b7c9a14345ad
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

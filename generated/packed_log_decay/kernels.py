@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  543dba5eb471a5fd
-#   text hash     6f18e292be1fae40
+#   content hash  a32aafd49b21a4e5
+#   text hash     63e6737f0a358fa6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

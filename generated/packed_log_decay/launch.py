@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  543dba5eb471a5fd
-#   text hash     f7ab879a3b6d1051
+#   content hash  a32aafd49b21a4e5
+#   text hash     c2cd45f48b698cb3
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  543dba5eb471a5fd
-#   text hash     87fff40d6a789c38
+#   content hash  a32aafd49b21a4e5
+#   text hash     9e2bf894807930c6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  543dba5eb471a5fd
-#   text hash     fe0b65ce53785a9c
+#   content hash  a32aafd49b21a4e5
+#   text hash     95b790fdbe78ebb3
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9b34528fd45237e3
-#   text hash     6a09091586479032
+#   content hash  af2cbe926391ef7e
+#   text hash     c917fa17579bd6ec
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9b34528fd45237e3
-#   text hash     bd5e291e844dd94c
+#   content hash  af2cbe926391ef7e
+#   text hash     686d8ab0787fb397
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9b34528fd45237e3
-#   text hash     270e1671691a3406
+#   content hash  af2cbe926391ef7e
+#   text hash     83ab9ba12b504b0a
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

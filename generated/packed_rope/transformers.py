@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9b34528fd45237e3
-#   text hash     bbd795843501d4e9
+#   content hash  af2cbe926391ef7e
+#   text hash     b8ed50e8c7841e51
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  589a13dafcfff05f
-#   text hash     693664b3da756936
+#   content hash  6acf1c0249a8dadf
+#   text hash     81a852cf82461241
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

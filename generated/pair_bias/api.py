@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  589a13dafcfff05f
-#   text hash     bd24fcd3c8ca368b
+#   content hash  6acf1c0249a8dadf
+#   text hash     354c2dd82ce40a1a
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  589a13dafcfff05f
-#   text hash     523786df3cd7fb4f
+#   content hash  6acf1c0249a8dadf
+#   text hash     68ebf281eaa4eebe
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  589a13dafcfff05f
-#   text hash     451ea7bbab36b05c
+#   content hash  6acf1c0249a8dadf
+#   text hash     3790650a20d44b35
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  589a13dafcfff05f
-#   text hash     675dde0de758fd9d
+#   content hash  6acf1c0249a8dadf
+#   text hash     882ded882e29f3c6
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a5c7c94eceec3a6c
-#   text hash     52c691f152121978
+#   content hash  7aa3288f787d7fc2
+#   text hash     a7e7e606595474df
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

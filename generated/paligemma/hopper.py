@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a5c7c94eceec3a6c
-#   text hash     7cd6c00d736e8686
+#   content hash  7aa3288f787d7fc2
+#   text hash     640c51c1adaeca27
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

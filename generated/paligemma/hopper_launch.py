@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a5c7c94eceec3a6c
-#   text hash     5c0a89ecbbcf475a
+#   content hash  7aa3288f787d7fc2
+#   text hash     010a06ade5bb1863
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py gets."""
 

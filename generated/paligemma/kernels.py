@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a5c7c94eceec3a6c
-#   text hash     7382faa5adb2b615
+#   content hash  7aa3288f787d7fc2
+#   text hash     32e3c6196203c4df
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a5c7c94eceec3a6c
-#   text hash     07bc322fab74585f
+#   content hash  7aa3288f787d7fc2
+#   text hash     87434779eb71a775
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

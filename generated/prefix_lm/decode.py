@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1de3e6b585e308a4
-#   text hash     9db929c87aeebb63
+#   content hash  2b296f2e409e2f53
+#   text hash     548d49ce1b1a36d3
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

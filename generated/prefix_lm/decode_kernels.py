@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1de3e6b585e308a4
-#   text hash     4ae7f5dcb7cef46c
+#   content hash  2b296f2e409e2f53
+#   text hash     73d5bdeea0552b34
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

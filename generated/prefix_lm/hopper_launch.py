@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1de3e6b585e308a4
-#   text hash     c5fff7e3fab751c1
+#   content hash  2b296f2e409e2f53
+#   text hash     11ac6410ff2123d3
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py gets."""
 

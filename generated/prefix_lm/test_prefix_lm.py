@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1de3e6b585e308a4
-#   text hash     3c13e30ecd6e5a6a
+#   content hash  2b296f2e409e2f53
+#   text hash     8d7a43bd0ccc8da7
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

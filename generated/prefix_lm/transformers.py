@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1de3e6b585e308a4
-#   text hash     3a994a0ab80b547b
+#   content hash  2b296f2e409e2f53
+#   text hash     6bf3972fbccbaf23
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

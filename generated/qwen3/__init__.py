@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  04bbc073aa7dfb8c
-#   text hash     ee68bc8858913e68
+#   content hash  969a245fa49c7d3b
+#   text hash     eef54884bd4424a6
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  04bbc073aa7dfb8c
-#   text hash     ba7c48ae4d361185
+#   content hash  969a245fa49c7d3b
+#   text hash     a3b9eea7fbeda85c
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

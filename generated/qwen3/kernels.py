@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  04bbc073aa7dfb8c
-#   text hash     9bd1899cff344148
+#   content hash  969a245fa49c7d3b
+#   text hash     d312c7b8a810e194
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

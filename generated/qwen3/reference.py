@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  04bbc073aa7dfb8c
-#   text hash     5488dd1496d5cf96
+#   content hash  969a245fa49c7d3b
+#   text hash     b98dc672f42deec8
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  04bbc073aa7dfb8c
-#   text hash     ef5fd2fba7cf3abc
+#   content hash  969a245fa49c7d3b
+#   text hash     f33fab5c9200d29d
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9dadea2f08de72cd
-#   text hash     52a38057549bbd00
+#   content hash  fa249117b26be69a
+#   text hash     6f3a40e6ac723166
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

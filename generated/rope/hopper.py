@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9dadea2f08de72cd
-#   text hash     f6a2a5a8b9806fcd
+#   content hash  fa249117b26be69a
+#   text hash     f5229a21346307ee
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

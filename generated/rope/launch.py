@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9dadea2f08de72cd
-#   text hash     2ceb35bb334f73e3
+#   content hash  fa249117b26be69a
+#   text hash     9bc5224b71262583
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

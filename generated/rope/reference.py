@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9dadea2f08de72cd
-#   text hash     ae5ce98ef9baa222
+#   content hash  fa249117b26be69a
+#   text hash     72183288a3066626
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9dadea2f08de72cd
-#   text hash     dd3b2b8324aded78
+#   content hash  fa249117b26be69a
+#   text hash     23e7bc168d18055d
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

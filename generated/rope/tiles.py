@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9dadea2f08de72cd
-#   text hash     be9fcfbcc779323f
+#   content hash  fa249117b26be69a
+#   text hash     baeb7f622a2675fc
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3e155d60b6a3a4ce
-#   text hash     14d850ad1221ed2f
+#   content hash  8ed8fd41c1834f51
+#   text hash     a489552e322fa177
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3e155d60b6a3a4ce
-#   text hash     19105ff06851bc60
+#   content hash  8ed8fd41c1834f51
+#   text hash     a2937a3a7c7a272f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

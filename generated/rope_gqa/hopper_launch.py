@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3e155d60b6a3a4ce
-#   text hash     d4c7d8301b94e117
+#   content hash  8ed8fd41c1834f51
+#   text hash     855372af5365d4f8
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3e155d60b6a3a4ce
-#   text hash     726beab1b680ed5e
+#   content hash  8ed8fd41c1834f51
+#   text hash     f508f913cce43941
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3e155d60b6a3a4ce
-#   text hash     474bf8b6db624083
+#   content hash  8ed8fd41c1834f51
+#   text hash     81eb7c41608ece84
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  367449c8d5e3ae5e
-#   text hash     34e878b06f2eddef
+#   content hash  a48aa7fe65aad8d3
+#   text hash     ca5bde4ffd419ed0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

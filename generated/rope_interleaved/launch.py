@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  367449c8d5e3ae5e
-#   text hash     25fca283b04a7d5f
+#   content hash  a48aa7fe65aad8d3
+#   text hash     de60ededfabd536b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  367449c8d5e3ae5e
-#   text hash     dccfdeb0cd952641
+#   content hash  a48aa7fe65aad8d3
+#   text hash     16c04a041d2bdabd
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

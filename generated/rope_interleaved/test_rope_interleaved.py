@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  367449c8d5e3ae5e
-#   text hash     12964bf394e78305
+#   content hash  a48aa7fe65aad8d3
+#   text hash     b20ce27b06b5b386
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  367449c8d5e3ae5e
-#   text hash     3b7c1182299ba029
+#   content hash  a48aa7fe65aad8d3
+#   text hash     c6214907620bea67
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

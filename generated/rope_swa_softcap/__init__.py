@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f01a8edc279318e3
-#   text hash     5cc183daf910a857
+#   content hash  698537932e9e9608
+#   text hash     2fe51aef5c5e4d14
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

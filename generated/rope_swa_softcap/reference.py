@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f01a8edc279318e3
-#   text hash     7845eaefb38afaa4
+#   content hash  698537932e9e9608
+#   text hash     ee754d25a862f8d9
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

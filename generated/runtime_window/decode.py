@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  786febfa2fe8f7ba
-#   text hash     99609f5d8041f9d6
+#   content hash  1cb5bddda6488f0d
+#   text hash     7e7ecc00eb81b249
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

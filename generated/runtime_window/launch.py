@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  786febfa2fe8f7ba
-#   text hash     615bbdbb1d1c2aaf
+#   content hash  1cb5bddda6488f0d
+#   text hash     bb1e57d61533fc4c
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  786febfa2fe8f7ba
-#   text hash     bcd42f5899e19422
+#   content hash  1cb5bddda6488f0d
+#   text hash     31a317ffd4974528
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  786febfa2fe8f7ba
-#   text hash     2032b7514765840a
+#   content hash  1cb5bddda6488f0d
+#   text hash     89e06b8c40893476
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

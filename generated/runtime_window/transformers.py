@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  786febfa2fe8f7ba
-#   text hash     5b213e1644940f6d
+#   content hash  1cb5bddda6488f0d
+#   text hash     cc5e9a5338bdad74
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

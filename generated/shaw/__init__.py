@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b78816593aed426d
-#   text hash     92c05a99ece970d4
+#   content hash  7bb08a591d269b55
+#   text hash     8c275b2a27850f9b
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b78816593aed426d
-#   text hash     531fd99e1e183237
+#   content hash  7bb08a591d269b55
+#   text hash     3241ba66c8784d65
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

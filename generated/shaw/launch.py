@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b78816593aed426d
-#   text hash     82147ecf4295f125
+#   content hash  7bb08a591d269b55
+#   text hash     65e0c4b36368171c
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b78816593aed426d
-#   text hash     2fa99a6b4c571b4a
+#   content hash  7bb08a591d269b55
+#   text hash     42c7c229e80c9967
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b78816593aed426d
-#   text hash     75b8cac7fac69fa8
+#   content hash  7bb08a591d269b55
+#   text hash     a9d71554b14aaee3
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

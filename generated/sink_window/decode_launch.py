@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0b2972860fdec564
-#   text hash     90fe537048589c29
+#   content hash  20b7896d0d379bc5
+#   text hash     c7d4ae0858943a60
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

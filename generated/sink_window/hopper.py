@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0b2972860fdec564
-#   text hash     e3138a622d157ae2
+#   content hash  20b7896d0d379bc5
+#   text hash     9e45982c10385e77
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

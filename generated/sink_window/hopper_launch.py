@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0b2972860fdec564
-#   text hash     ead54e9eeb8e51f9
+#   content hash  20b7896d0d379bc5
+#   text hash     fc329d869fd97703
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0b2972860fdec564
-#   text hash     84d1d9bb567a19d0
+#   content hash  20b7896d0d379bc5
+#   text hash     02897d845b93eb6b
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0b2972860fdec564
-#   text hash     cd3fa2a7f266c9b5
+#   content hash  20b7896d0d379bc5
+#   text hash     6eab17bf026f4468
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  29a333ffa589afee
-#   text hash     5441f6da74c2af99
+#   content hash  26c480f028b71fcf
+#   text hash     eddd2de4e93a8443
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

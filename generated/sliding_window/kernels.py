@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  29a333ffa589afee
-#   text hash     498e8c1b96f172df
+#   content hash  26c480f028b71fcf
+#   text hash     d688ed88170fe519
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

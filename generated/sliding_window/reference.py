@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  29a333ffa589afee
-#   text hash     30b7cbaa025042b0
+#   content hash  26c480f028b71fcf
+#   text hash     e122c8e4a881561e
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

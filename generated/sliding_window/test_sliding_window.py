@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  29a333ffa589afee
-#   text hash     1e4c85ea054940c0
+#   content hash  26c480f028b71fcf
+#   text hash     d793146a4be3c1d5
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  29a333ffa589afee
-#   text hash     ebf97571c919343d
+#   content hash  26c480f028b71fcf
+#   text hash     562ad07cc4a97265
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

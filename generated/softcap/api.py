@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fb4e9d818f1dc76d
-#   text hash     2fa895eb56413eda
+#   content hash  37589dc1185ca338
+#   text hash     328573f03b575d79
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fb4e9d818f1dc76d
-#   text hash     7caf8c5bea4a9c55
+#   content hash  37589dc1185ca338
+#   text hash     f6a77290a3b1ee89
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

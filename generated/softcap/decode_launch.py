@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fb4e9d818f1dc76d
-#   text hash     7af622b5e32fe4de
+#   content hash  37589dc1185ca338
+#   text hash     d5a727d87151e6f3
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

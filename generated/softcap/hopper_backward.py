@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fb4e9d818f1dc76d
-#   text hash     38ea980e0cab5a41
+#   content hash  37589dc1185ca338
+#   text hash     50bcc4825bbcbe45
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -16,7 +16,8 @@ In each program of `backward` one warp loads, and two workers of four warps have
     work         for each tile of queries: scores and weights once more, its share of dV and dK, and half of the
                  program's share of dQ, which the copy engine adds to what other programs add there
 
-A stage is ready once all its bytes have come, and free once both workers are done with it; a barrier counts each.
+A stage is ready once all its bytes have come, LSE and delta of its queries with those of dout, and free once both workers
+are done with it; a barrier counts each.
 What dQ is made of passes between the workers through shared memory, in two stages. Programs add their shares to dQ in
 the order in which they come: the last bits differ from run to run. dQ is added up as [64, 64] tiles in the order in
 which a product leaves them in registers.

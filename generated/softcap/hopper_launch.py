@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fb4e9d818f1dc76d
-#   text hash     864724899e383b5f
+#   content hash  37589dc1185ca338
+#   text hash     60a99b2d4c085019
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fb4e9d818f1dc76d
-#   text hash     d5522a839968401f
+#   content hash  37589dc1185ca338
+#   text hash     a0c881fd84bef644
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

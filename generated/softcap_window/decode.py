@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b116ff2811f4a2b3
-#   text hash     9ba25c68e265d3b8
+#   content hash  9caf7f6a2e27896e
+#   text hash     3a68fcd8755ed2c4
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b116ff2811f4a2b3
-#   text hash     ea4159afa46f8cbe
+#   content hash  9caf7f6a2e27896e
+#   text hash     b24241a772a1ac7e
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

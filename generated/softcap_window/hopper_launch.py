@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b116ff2811f4a2b3
-#   text hash     538a157c37db7250
+#   content hash  9caf7f6a2e27896e
+#   text hash     687d70fa45476ef8
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

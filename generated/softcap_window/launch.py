@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b116ff2811f4a2b3
-#   text hash     a33e3c176f5c98d2
+#   content hash  9caf7f6a2e27896e
+#   text hash     1d6c9ecf97585c74
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

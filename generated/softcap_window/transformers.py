@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b116ff2811f4a2b3
-#   text hash     15443bf461a36c6a
+#   content hash  9caf7f6a2e27896e
+#   text hash     e71ba383eeb7439c
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6a2f2e62ae4f40f6
-#   text hash     4991cd135f628f33
+#   content hash  306874558a7ce4ba
+#   text hash     fb2175bdabd14ee8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

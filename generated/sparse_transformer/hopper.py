@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6a2f2e62ae4f40f6
-#   text hash     bf097faf64cb14ca
+#   content hash  306874558a7ce4ba
+#   text hash     7305ac539901f127
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6a2f2e62ae4f40f6
-#   text hash     2f7d08b2db4d2750
+#   content hash  306874558a7ce4ba
+#   text hash     6364f253de388903
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6a2f2e62ae4f40f6
-#   text hash     5ce264e22b5123b1
+#   content hash  306874558a7ce4ba
+#   text hash     4d22834bce5c6082
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6a2f2e62ae4f40f6
-#   text hash     3d7a3e8f57f69fe9
+#   content hash  306874558a7ce4ba
+#   text hash     f25459a66be7753c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e11f065a5d489996
-#   text hash     f013a1b985b613da
+#   content hash  aa0425203221bc8c
+#   text hash     f53c35f74e8a74f1
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e11f065a5d489996
-#   text hash     22327aebdf8111d6
+#   content hash  aa0425203221bc8c
+#   text hash     79e69b334196680f
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e11f065a5d489996
-#   text hash     b0f2d6cec19d2c8f
+#   content hash  aa0425203221bc8c
+#   text hash     4628f3ae9e02ef8a
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e11f065a5d489996
-#   text hash     dde7e43f14e186f1
+#   content hash  aa0425203221bc8c
+#   text hash     7e1fa275200fa30d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

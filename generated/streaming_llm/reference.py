@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e11f065a5d489996
-#   text hash     79b773dde47e53a4
+#   content hash  aa0425203221bc8c
+#   text hash     b6a53110ae7a0851
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

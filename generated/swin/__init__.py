@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  61854f0be9f5cb0f
-#   text hash     c96467ccc0610e4e
+#   content hash  1d11f8eaac97c288
+#   text hash     456d407d660d6541
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  61854f0be9f5cb0f
-#   text hash     c10fad35ede42296
+#   content hash  1d11f8eaac97c288
+#   text hash     6d18073aef5d8bcd
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  61854f0be9f5cb0f
-#   text hash     93d883f9d870d51b
+#   content hash  1d11f8eaac97c288
+#   text hash     2339e08eb2c9c0be
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

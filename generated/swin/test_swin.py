@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  61854f0be9f5cb0f
-#   text hash     1def3f5258e9e818
+#   content hash  1d11f8eaac97c288
+#   text hash     5e12e9e23208b048
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

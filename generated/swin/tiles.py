@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  61854f0be9f5cb0f
-#   text hash     f64effbdc98ecf81
+#   content hash  1d11f8eaac97c288
+#   text hash     290566b3d24d6b9a
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b8d8cc3278738716
-#   text hash     07c258b15d807e1e
+#   content hash  ba14147391e55b8c
+#   text hash     e5703cd74264ab4a
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

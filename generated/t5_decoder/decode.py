@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b8d8cc3278738716
-#   text hash     347b6269d80445b7
+#   content hash  ba14147391e55b8c
+#   text hash     42583160130e4b77
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b8d8cc3278738716
-#   text hash     e3fe9d852907e7da
+#   content hash  ba14147391e55b8c
+#   text hash     8d78fc206f2f7302
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b8d8cc3278738716
-#   text hash     ca855d5bf2ae88da
+#   content hash  ba14147391e55b8c
+#   text hash     84ce2c702d185955
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b8d8cc3278738716
-#   text hash     ab77607fc6046a9c
+#   content hash  ba14147391e55b8c
+#   text hash     2d9af3f82b1e974f
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5ec4da2b54a7f9a3
-#   text hash     c032b4f0a73f015f
+#   content hash  707468efecb5d48b
+#   text hash     a7ced5498d6bcfaf
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

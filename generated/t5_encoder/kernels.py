@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5ec4da2b54a7f9a3
-#   text hash     cc3836e5b22ef75a
+#   content hash  707468efecb5d48b
+#   text hash     578bf2946ce18a6a
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5ec4da2b54a7f9a3
-#   text hash     4874bbbbc69b0032
+#   content hash  707468efecb5d48b
+#   text hash     108e03a72b9273dd
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5ec4da2b54a7f9a3
-#   text hash     2bc69070c695da6d
+#   content hash  707468efecb5d48b
+#   text hash     9f668cdcb8f2f92a
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5ec4da2b54a7f9a3
-#   text hash     c1e6c8596452c485
+#   content hash  707468efecb5d48b
+#   text hash     2239c1a5ecf5efed
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

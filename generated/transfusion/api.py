@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2bf6fe4ff6c5d4da
-#   text hash     32c1a713b0e0b408
+#   content hash  12f32008f41b5a3b
+#   text hash     971967fdca6da741
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

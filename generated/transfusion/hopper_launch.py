@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2bf6fe4ff6c5d4da
-#   text hash     85eb46222e36fea3
+#   content hash  12f32008f41b5a3b
+#   text hash     5785e4ff2b2041b1
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py gets."""
 

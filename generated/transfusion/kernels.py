@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2bf6fe4ff6c5d4da
-#   text hash     b38967e963ca54cb
+#   content hash  12f32008f41b5a3b
+#   text hash     3b3362ed0e1c1503
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

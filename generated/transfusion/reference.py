@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2bf6fe4ff6c5d4da
-#   text hash     98bee85cdb5f1ed3
+#   content hash  12f32008f41b5a3b
+#   text hash     1e157b4057d2764a
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2bf6fe4ff6c5d4da
-#   text hash     d564ef762018509a
+#   content hash  12f32008f41b5a3b
+#   text hash     6a948c20432275a7
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dcaa9f19a36a3201
-#   text hash     b8b504b152c7d6ab
+#   content hash  06d8e2959f373146
+#   text hash     3fbc24bbefe7fd6a
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dcaa9f19a36a3201
-#   text hash     e5a286512984ce7f
+#   content hash  06d8e2959f373146
+#   text hash     ebac04e273afc5e6
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

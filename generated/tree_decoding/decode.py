@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dcaa9f19a36a3201
-#   text hash     08e504453609802e
+#   content hash  06d8e2959f373146
+#   text hash     677b6feb3f1c2ca9
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dcaa9f19a36a3201
-#   text hash     f2b0e1299436e8b2
+#   content hash  06d8e2959f373146
+#   text hash     460bd0446c4cf654
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

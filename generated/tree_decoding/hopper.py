@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dcaa9f19a36a3201
-#   text hash     ad9cf78e36c4c7e3
+#   content hash  06d8e2959f373146
+#   text hash     3d07178607cc88b7
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -15,7 +15,7 @@ SMALL := tests/printing/test_printers.py tests/plan/test_reference.py generated/
 help:
 	@echo "make demo         render a variant and hold it against its reference, forward and backward"
 	@echo "make train        train a small decoder with rendered kernels and with sdpa: two minutes on a CPU"
-	@echo "make quick        style, types, and the tests that are not slow: in less than 3 minutes on 2 cores"
+	@echo "make quick        style, types, and the tests that are not slow: about two minutes on 2 cores"
 	@echo "make test         all that needs no GPU: style, types, generated files up to date, tests; 15 minutes on 2 cores"
 	@echo "make gpu-test     the generated suites on a GPU; needs torch, triton and pytest, installs nothing"
 	@echo "make bench        measure the recorded set on a GPU, and write the pages of docs that tell of it; installs nothing"

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d8914767140a2898
-#   text hash     37abbe938fec5d82
+#   content hash  8896e978ede0d63b
+#   text hash     37ed796d4efcfe1b
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d8914767140a2898
-#   text hash     372a27e5903b83b3
+#   content hash  8896e978ede0d63b
+#   text hash     22fc2578c2f8f663
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

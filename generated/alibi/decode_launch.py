@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d8914767140a2898
-#   text hash     a7e82a944cd0952e
+#   content hash  8896e978ede0d63b
+#   text hash     6ea4ee9f44dc5937
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

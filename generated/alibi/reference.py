@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d8914767140a2898
-#   text hash     32bf8906121ce752
+#   content hash  8896e978ede0d63b
+#   text hash     ef2d2ad0e970b359
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d8914767140a2898
-#   text hash     33d4cab68e4d0a4a
+#   content hash  8896e978ede0d63b
+#   text hash     23dab254a90d0d5a
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -77,19 +77,15 @@ TILES_FP32 = {
 }
 
 # float16 and bfloat16, by columns of a tile, and by how many keys the longest sequence has at least; kernels for Hopper GPUs,
-# a worker of four warps for each 64 queries, backward for each 64 keys
+# a worker of four warps for each 64 queries
 TILES_HOPPER = {
     "forward": {
         64: {0: (128, 128, 8, 2), 3072: (192, 128, 12, 3)},
         128: {0: (128, 128, 8, 2)},
         256: {0: (128, 64, 8, 2)},
     },
-    "backward": {
-        64: {0: (128, 128, 8, 2)},
-        128: {0: (64, 128, 8, 2)},
-    },
 }
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again
-HOPPER_IS_FASTER = {"forward": {64: (512, 3072, 16384), 128: (0,), 256: (0,)}, "backward": {64: (1024,), 128: (0,)}}
+HOPPER_IS_FASTER = {"forward": {64: (512, 3072, 16384), 128: (0,), 256: (0,)}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a52c437d34576e91
-#   text hash     cca06a6e2bebf5c6
+#   content hash  a46cde84e34cad85
+#   text hash     46466b985914400e
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a52c437d34576e91
-#   text hash     e081e8e091d604e7
+#   content hash  a46cde84e34cad85
+#   text hash     6a5b475efd6814ef
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 
@@ -43,15 +43,18 @@ Programs
     along which programs walk from one that is set to the next.
 
 Tensors, by their axes
-    q, dq           [B, q_len, Hq, D]
-    out, dout       [B, q_len, Hq, DV]
-    k, dk           [B, k_len, Hq, D]
-    v, dv           [B, k_len, Hq, DV]
-    lse, delta      [B, Hq, q_len], float32, the LSE in log2 units
+    q, dq           [B, q_total, Hq, D]
+    out, dout       [B, q_total, Hq, DV]
+    k, dk           [B, k_total, Hq, D]
+    v, dv           [B, k_total, Hq, DV]
+    lse, delta      [B, Hq, q_total], float32, the LSE in log2 units
+    dlse            [B, Hq, q_total], float32: the gradient of the LSE in natural-log units, or None
     in_block_mask   [batch, head, query // 64, key // 64], bool
     x_desc          of q, k, v, out, dout: loads tiles of x at [b, h, row, column]; a TMA descriptor, or a tuple of
                     pointer, width, strides
                     of others: loads values of rows from a place on; a descriptor of one axis, or a pointer
+    x_ptr, x_base   a pointer to x's first value; to the first one of the program's own
+    x_stride_a      how far x's values are apart along axis a; 0 where one stands for all
 
 Tiles
     q_tile, k_tile, v_tile   [BLOCK_M, BLOCK_D], [BLOCK_N, BLOCK_D], [BLOCK_N, BLOCK_DV]
@@ -69,12 +72,15 @@ Symbols
     q_len, k_len            queries and keys of a sequence
     D                       head size of q and k
     DV                      head size of v and out
+    scale                   what q . k is multiplied by
+    scale_log2              scale * LOG2E
+    LOG2E                   log2(e): it turns natural-log units into log2 units
     MAKES                   the gradient that a launch makes, dk or dv, where heads are wider than 256; None: both
     q_start, k_start        first row of a tile of queries, first key of a tile of keys, within the sequence
     row                     rows of a tile's queries, counted from the sequence's first one
     q_begin                 the position of row 0: k_len - q_len, so that last query and last key line up, unless the
                             call tells another
-    q_pos                   their positions, row + q_begin
+    q_pos                   positions of a tile's queries, row + q_begin
     k_pos                   positions of a tile's keys
     q_first                 first position of a tile of queries
     q_last                  last position of a tile of queries, below k_len
@@ -86,11 +92,22 @@ Symbols
     TILE_AXIS               the axis of the grid that holds the tiles which programs own
     m, l, acc               running maximum, denominator and numerator of the softmax, the maximum in log2 units
     p                       weights, before they are divided by l in `forward`
+    pivot, shrink           what a step measures scores from; what it multiplies earlier sums by as m grows
     dp, ds                  gradients of the weights and of the score
     delta                   rowsum(out * dout) - dlse, what the softmax takes off each dp of a row
-    q_offset, k_offset      rows where a sequence begins in the tensors
-    q_total, k_total        rows of the tensors
+    q_offset, k_offset      first rows of a batch entry that count
+    q_total, k_total        rows of the tensors, in each batch entry
     entries_ptr             what `find_entry` finds for each batch entry, and q_begin; None where all rows count
+    row_base                where the values of the program's batch entry and head begin in lse and delta
+    first_row               the first one of the program's batch entry and head in out, dq, dk or dv, of rows of one
+                            head each
+    x_least, x_most         the least and the greatest of x along a tile, as noted there
+    others, some, every     some tiles of the other side; of each, whether it shows something, and all
+    keys, queries, terms    tuples that a kernel makes for its steps: what none of them changes
+    PRECISION               how float32 is multiplied: ieee, or tf32 where PyTorch does so; 16-bit types do not heed it
+    BLOCK                   rows of a tile, in functions that serve both sides
+    ROWS, COLUMNS, WIDTH    rows and columns of a tile, and how many of the columns the tensor has
+    count                   how many rows or tokens there are: the index behind the last one
     in_block_mask_qk        in_block_mask, for each score
 """
 
@@ -184,7 +201,10 @@ def load_vector(ptr, row, stride, count):
 
 @triton.jit
 def load_pairs(ptr, down, down_stride, down_count, across, across_stride, across_count):
-    """Load the elements at all pairs of indices (down, across); 0 where either is past its count."""
+    """Load the elements at all pairs of indices (down, across); 0 from down_count and across_count on.
+
+    They are down_stride and across_stride apart.
+    """
     places = down.to(tl.int64)[:, None] * down_stride + across.to(tl.int64)[None, :] * across_stride
     return tl.load(ptr + places, mask=(down < down_count)[:, None] & (across < across_count)[None, :], other=0)
 
@@ -198,7 +218,10 @@ def batch_and_head(heads, TILE_AXIS: tl.constexpr):
 
 @triton.jit
 def load_rows(desc, base, first, row, stride, count):
-    """Load a value for each row of a head, from `first` on; values outside [0, count) are 0 or those of a neighbour."""
+    """Load a value for each row of a head, whose values begin at `base`, from `first` on.
+
+    Values outside [0, count) are 0 or those of a neighbour.
+    """
     if isinstance(desc, tl.core.tensor_descriptor_base):
         x = to_32bit(desc.load([tl.cast(base + first, tl.int32)]))
     else:
@@ -327,7 +350,11 @@ def block_extremes(
     base, first, last, PER: tl.constexpr, stride, other_first, other_last, OTHER_PER: tl.constexpr, other_stride,
     BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Least and greatest entry of the blocks that a tile of one side shares with tiles of the other side."""
+    """Least and greatest entry of the blocks that a tile of one side shares with tiles of the other side.
+
+    The tile reaches from `first` to `last`, and PER of its rows share an entry; the tiles of BLOCK rows each from
+    other_first to other_last, where OTHER_PER share one. Entries are `stride` and `other_stride` apart from `base` on.
+    """
     there = other_first <= other_last
     least, most = tl.where(there, 2**31 - 1, 0), tl.where(there, -(2**31), 0)
     for i in tl.range(first // PER, last // PER + 1):
@@ -342,13 +369,13 @@ def block_extremes(
 
 @triton.jit
 def lowest(word):
-    """Position of the lowest set bit: the exponent of that bit as a float."""
+    """Position of the lowest set bit of a word: the exponent of that bit as a float."""
     return ((word & -word).to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
 
 
 @triton.jit
 def bits(flags, axis: tl.constexpr):
-    """Pack truth values into the bits of integers, along an axis."""
+    """Pack truth values, `flags`, into the bits of integers, along an axis."""
     place = tl.arange(0, 32).to(tl.int64)
     return tl.sum(flags.to(tl.int64) << (place[None, :] if axis == 1 else place), axis)
 
@@ -362,7 +389,7 @@ def gather(flags):
 
 @triton.jit
 def following(words, waiting, word, left):
-    """Advance that state by one flag: the lowest bit of `left` is its position in `word`."""
+    """Advance that state (words, waiting, word, left) by one flag: the lowest bit of `left` is its place in `word`."""
     left &= left - 1
     used_up = left == 0
     word = tl.where(used_up, lowest(waiting), word)

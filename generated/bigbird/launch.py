@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a52c437d34576e91
-#   text hash     812aeace649952db
+#   content hash  a46cde84e34cad85
+#   text hash     f65ffdb853a3e146
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a52c437d34576e91
-#   text hash     ec3c1a294c3ef5eb
+#   content hash  a46cde84e34cad85
+#   text hash     00b788b22a8219cb
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

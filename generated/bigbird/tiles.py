@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a52c437d34576e91
-#   text hash     a4a25ad2c0ea5975
+#   content hash  a46cde84e34cad85
+#   text hash     f12595df8a21dc95
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  64eca2b39427eead
-#   text hash     08b0ab3ba59bcdb7
+#   content hash  fed59ffa5a98830f
+#   text hash     93b38600f4d47cec
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  64eca2b39427eead
-#   text hash     6d497ae98a186575
+#   content hash  fed59ffa5a98830f
+#   text hash     eccef001a233a3b8
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

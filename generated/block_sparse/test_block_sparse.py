@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  64eca2b39427eead
-#   text hash     4524e86d14ff67ab
+#   content hash  fed59ffa5a98830f
+#   text hash     e162c367e6525781
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  64eca2b39427eead
-#   text hash     81749582774b80c7
+#   content hash  fed59ffa5a98830f
+#   text hash     72575ba7f84803a8
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  667386c46658772d
-#   text hash     2a0ca0bee92483ca
+#   content hash  4de9ea842ca86e86
+#   text hash     158d1c78314a307f
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

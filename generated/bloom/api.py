@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  667386c46658772d
-#   text hash     455d071cfdda1a04
+#   content hash  4de9ea842ca86e86
+#   text hash     17ca84c996580b40
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

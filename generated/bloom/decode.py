@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  667386c46658772d
-#   text hash     94fa0ed8f0297088
+#   content hash  4de9ea842ca86e86
+#   text hash     77efdde5f43438d8
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

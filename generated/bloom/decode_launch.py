@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  667386c46658772d
-#   text hash     4618a01f443b4fa3
+#   content hash  4de9ea842ca86e86
+#   text hash     f663d5d5fb812331
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

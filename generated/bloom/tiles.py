@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  667386c46658772d
-#   text hash     46da060dfc96cf2c
+#   content hash  4de9ea842ca86e86
+#   text hash     7e67cfa3c9caafbf
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -77,19 +77,15 @@ TILES_FP32 = {
 }
 
 # float16 and bfloat16, by columns of a tile, and by how many keys the longest sequence has at least; kernels for Hopper GPUs,
-# a worker of four warps for each 64 queries, backward for each 64 keys
+# a worker of four warps for each 64 queries
 TILES_HOPPER = {
     "forward": {
         64: {0: (128, 128, 8, 2), 3072: (192, 128, 12, 3)},
         128: {0: (128, 128, 8, 2)},
         256: {0: (128, 64, 8, 2)},
     },
-    "backward": {
-        64: {0: (128, 128, 8, 2)},
-        128: {0: (64, 128, 8, 2)},
-    },
 }
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again
-HOPPER_IS_FASTER = {"forward": {64: (512, 3072, 16384), 128: (0,), 256: (0,)}, "backward": {64: (1024,), 128: (0,)}}
+HOPPER_IS_FASTER = {"forward": {64: (512, 3072, 16384), 128: (0,), 256: (0,)}}

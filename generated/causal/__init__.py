@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  defd941102dfa45a
-#   text hash     dd7ba47721a144bd
+#   content hash  63393d1eda9501de
+#   text hash     31461d4d6e973a5d
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

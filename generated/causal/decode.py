@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  defd941102dfa45a
-#   text hash     6c2f1b3ba665c8b9
+#   content hash  63393d1eda9501de
+#   text hash     7950bc2ac26c6a4b
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  defd941102dfa45a
-#   text hash     9bdfbcfee362c136
+#   content hash  63393d1eda9501de
+#   text hash     c67017934cd9a9c2
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  defd941102dfa45a
-#   text hash     4b35f7abeeeda355
+#   content hash  63393d1eda9501de
+#   text hash     38f36b949bb76572
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

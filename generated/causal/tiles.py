@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  defd941102dfa45a
-#   text hash     246bb09fd2ca389c
+#   content hash  63393d1eda9501de
+#   text hash     c68ba2c6f82e6961
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

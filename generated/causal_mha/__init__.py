@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1ec6c0168e5d2d25
-#   text hash     d9f0ffeed384f657
+#   content hash  2aa0e1bf6ccf02b4
+#   text hash     30247727d9ac04db
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

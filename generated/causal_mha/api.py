@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1ec6c0168e5d2d25
-#   text hash     05b63fdd2fad103e
+#   content hash  2aa0e1bf6ccf02b4
+#   text hash     796230d4e2feecc8
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

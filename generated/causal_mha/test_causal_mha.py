@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1ec6c0168e5d2d25
-#   text hash     d9be767d6f37b742
+#   content hash  2aa0e1bf6ccf02b4
+#   text hash     280d26538556a152
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1ec6c0168e5d2d25
-#   text hash     be2813be8668b29a
+#   content hash  2aa0e1bf6ccf02b4
+#   text hash     8acb38e6a4d46f9c
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  86b83b2a8fa5e1bc
-#   text hash     f634b615d582cd16
+#   content hash  7d65abc52a604e7a
+#   text hash     8080cbce7ea15e73
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

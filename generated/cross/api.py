@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  86b83b2a8fa5e1bc
-#   text hash     ae11e7b7224edd6e
+#   content hash  7d65abc52a604e7a
+#   text hash     4c58ac9773fc3a24
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  86b83b2a8fa5e1bc
-#   text hash     d4a6684882f84063
+#   content hash  7d65abc52a604e7a
+#   text hash     95d1a2eb2c0bb530
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  86b83b2a8fa5e1bc
-#   text hash     5122f169214d8c7c
+#   content hash  7d65abc52a604e7a
+#   text hash     a066c370085637ac
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  83b591da72475f43
-#   text hash     74432f0532bfc0c6
+#   content hash  4a4c76d42aa3778e
+#   text hash     0da6f292279c2fb5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

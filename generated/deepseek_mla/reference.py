@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  83b591da72475f43
-#   text hash     b2a85258f7101361
+#   content hash  4a4c76d42aa3778e
+#   text hash     eaf67799c5ad01ea
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  83b591da72475f43
-#   text hash     bb5b27ff8198e7b4
+#   content hash  4a4c76d42aa3778e
+#   text hash     806a2dd7a7ad2aac
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  3ddbcd3559439e95
-#   text hash     5b02c655dbadba5f
+#   content hash  345ac831952739f7
+#   text hash     5477dccaf03fd0eb
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

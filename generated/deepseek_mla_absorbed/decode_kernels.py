@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  3ddbcd3559439e95
-#   text hash     f3748958e55770e5
+#   content hash  345ac831952739f7
+#   text hash     5716ad3969d81f8e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -13,31 +13,63 @@ Programs
     append_rows    one new token; puts its keys and values into the cache
 
 The grid of `attend_split` is (key heads x splits x tiles, sequences); tiles run fastest, as those of a split read the same
-keys. Of a grid's axes the first alone takes more than 65535. That of `join_splits` is (new tokens of a sequence, query heads, sequences).
+keys. Of a grid's axes the first alone takes more than 65535. That of `join_splits` is (new tokens of a sequence, query
+heads, sequences).
 
 A split begins at a multiple of split_size keys, a tile of keys at one of BLOCK_N: which keys are summed together is a
-matter of the most new tokens that a sequence of the call has, but not of other lengths or of pages. Programs are started for the splits of the first_keys keys of a
-sequence and, from that of the key `reach` before the first new token on, for as many as the host makes room for. On GPUs
-that can (OVERLAP), both kernels start while the one before them ends, and wait for what it has stored.
+matter of the most new tokens that a sequence of the call has, but not of other lengths or of pages. Programs are started
+for the splits of the first_keys keys of a sequence and, from that of the key `reach` before the first new token on, for as
+many as the host makes room for. On GPUs that can (OVERLAP), both kernels start while the one before them ends, and wait
+for what it has stored.
 
 Tensors, by their axes
-    q, out    [tokens, Hq, D], [tokens, Hq, DV]: the new tokens of all sequences
-    k, v      [pages, place in the page, Hkv, D], [.., DV]; without a page table a sequence has one page, the whole axis
-    pages     [sequences, pages of a sequence]; entries of pages that no row sees are not read
-    scales    [sequences, pages, place in the page, Hkv], float32, with strides of 0 along axes that share one: what keys
-              and values of float8 are multiplied by
-    parts     [tokens, Hq, splits, DV], float32: out of each split that has a program; behind it [tokens, Hq, splits]:
-              its LSE in log2 units, -inf where a split shows a row nothing, whose part is not written then
+    q, out             [tokens, Hq, D], [tokens, Hq, DV]: the new tokens of all sequences
+    k, v               [pages, place in the page, Hkv, D], [.., DV]; without a page table a sequence has one page, the
+                       whole axis
+    k_new, v_new       [tokens, Hkv, D], [.., DV]: what `append_rows` puts there
+    slots_ptr          [tokens], int64: the place of each of these in the cache; what is no place is skipped
+    seq_lens           [sequences], int32: how many keys each sequence has, those of its new tokens included
+    cu_seqlens_q       [sequences + 1], int32: where each sequence's new tokens begin; None: each has `longest`
+    pages              [sequences, pages of a sequence]; entries of pages that no row sees are not read
+    k_scale, v_scale   [sequences, pages, place in the page, Hkv], float32, with strides of 0 along axes that share one:
+                       what keys and values of float8 are multiplied by; None for other types
+    parts              [tokens, Hq, splits, DV], float32: out of each split that has a program; behind it
+                       [tokens, Hq, splits]: its LSE in log2 units, -inf where a split shows a row nothing, whose part
+                       is not written then
+    lse                [sequences, Hq, rows] or [Hq, tokens], as strides tell, float32 in natural-log units
 
 Symbols
-    token                  first new token of a sequence among all
-    place, row, own_row    rows of a tile; their tokens, from the first of the sequence; the same where inputs stand so
-    lo, hi                 keys in [lo, hi) show something to some row of the tile
-    full_lo, full_hi       those in [full_lo, full_hi) show all to all
-    k_begin                place of a sequence's first key in a dense cache
-    k_page, k_slot         pages of a tile's keys, and the places in them
-    q_rest, k_rest         columns behind the tiles' BLOCK_D, REST of them; there are none unless D is above 512
-    V_IN_K                 whether v is the first columns of k, so that a tile of keys is one of values too
+    b                    a sequence
+    Hkv                  key heads
+    kv_h, GROUP          a key head, and how many query heads read it
+    tokens, longest      new tokens of all sequences, and the most that one sequence has
+    token                first new token of a sequence among all
+    max_seqlen_k         keys that the host made room for: those of a sequence past as many do not count
+    splits, split_size   for how many splits of a sequence there is room in `parts`, and how many keys each has
+    first_keys, reach    keys from the first on, and keys before the first new token, that masks may show
+    head, first_split    splits of the first_keys keys; the split of the key `reach` before the new tokens
+    slot                 the place of a split in `parts`: those before `head`, then those from first_split on; in
+                         `append_rows` the place of a token in the cache, page * page_size + place in the page
+    slots, page_size     places in the cache, and in one page
+    place                rows of a tile: pairs of a token and a head, the heads of a token side by side
+    row                  their tokens, counted from the first new one of the sequence
+    own_row              their rows in inputs and lse: where cu_seqlens_q cuts tokens among all, else as `row`
+    count                rows that the sequence has: q_len * GROUP
+    lo, hi               keys in [lo, hi) show something to some row of the tile
+    full_lo, full_hi     those in [full_lo, full_hi) show all to all
+    inside               which keys of a tile, or places, are to be read
+    page                 pages of the keys of the tile that comes next, loaded a tile ahead
+    k_page, k_slot       pages of a tile's keys, and the places in them
+    k_begin, k_places    the place of a sequence's first key in a cache without pages; how many places it has
+    PAGE                 places in a page; 1 without a page table
+    q_rest, k_rest       columns behind the tiles' BLOCK_D, REST of them; there are none unless D is above 512
+    REST                 how many columns those have, with padding
+    V_IN_K               whether v is the first columns of k, so that a tile of keys is one of values too
+    q_unit               powers of 2 that rows of q are divided by where float16 takes the place of bfloat16; else None
+    BLOCK_S              splits that are joined at a time
+    BLOCK_H              the power of 2 that holds the key heads
+    MEASURED             whether the scales of float8 are worked out here, and stored
+    OVERLAP              whether a kernel starts while the one before it ends
 """
 
 import triton
@@ -101,14 +133,17 @@ def key_span(q_first, q_last, k_len):
 
 @triton.jit
 def load_places(ptr, place, inside, WIDTH: tl.constexpr, COLUMNS: tl.constexpr):
-    """Load the rows at some places; 0 in rows that are not `inside`, and past column WIDTH."""
+    """Load the rows at some places, as COLUMNS columns; 0 in rows that are not `inside`, and past column WIDTH."""
     column = tl.arange(0, COLUMNS)
     return tl.load(ptr + place[:, None] + column[None, :], mask=inside[:, None] & (column < WIDTH)[None, :], other=0.0)
 
 
 @triton.jit
 def quantised(rows, scale_ptr, there, dtype: tl.constexpr, MEASURED: tl.constexpr):
-    """Rows as a cache of float8 holds them: over their scales, which are given, or measured here and stored."""
+    """The `rows` as a cache of float8, `dtype`, holds them: over their scales, which are given, or MEASURED and stored.
+
+    Only heads that are `there` have a scale.
+    """
     rows = rows.to(tl.float32)
     if MEASURED:
         scale = tl.max(tl.abs(rows), 1) / 448
@@ -136,7 +171,7 @@ def row_units(q_tile):
 
 @triton.jit
 def in_units(q_tile, unit):
-    """Rows of bfloat16 in float16, which holds float8 as well, over their units."""
+    """Rows of bfloat16 in float16, which holds float8 as well, each over its `unit`."""
     return (q_tile.to(tl.float32) / unit[:, None]).to(tl.float16)
 
 
@@ -148,9 +183,9 @@ def attend(
 ):  # fmt: skip
     """Update the running softmax (acc, m, l) with those of a tile of keys that stand in [lo, hi); `page` moves on."""
     (
-        k_ptr, v_ptr, b, kv_h, k_begin, k_len, lo, hi, k_stride_page, k_stride_token, k_stride_head,
-        v_stride_page, v_stride_token, v_stride_head, k_scale_stride_page, k_scale_stride_token,
-        v_scale_stride_page, v_scale_stride_token
+        k_ptr, v_ptr, kv_h, k_begin, lo, hi, k_stride_page, k_stride_token, k_stride_head, v_stride_page,
+        v_stride_token, v_stride_head, k_scale_stride_page, k_scale_stride_token, v_scale_stride_page,
+        v_scale_stride_token
     ) = keys  # fmt: skip
     scale_log2, q_pos = terms
     # [BLOCK_N]
@@ -280,9 +315,9 @@ def attend_split(
     first = begin // BLOCK_N
     last = tl.where(begin < end, tl.cdiv(end, BLOCK_N), first)
     keys = (
-        k_ptr, v_ptr, b, kv_h, k_begin, k_len, lo, hi, k_stride_page, k_stride_token, k_stride_head,
-        v_stride_page, v_stride_token, v_stride_head, k_scale_stride_page, k_scale_stride_token,
-        v_scale_stride_page, v_scale_stride_token
+        k_ptr, v_ptr, kv_h, k_begin, lo, hi, k_stride_page, k_stride_token, k_stride_head, v_stride_page,
+        v_stride_token, v_stride_head, k_scale_stride_page, k_scale_stride_token, v_scale_stride_page,
+        v_scale_stride_token
     )  # fmt: skip
     terms = (scale_log2, q_pos)
     page = b if pages_ptr is None else find_tile(pages_ptr, first * BLOCK_N, lo, hi, BLOCK_N, PAGE)

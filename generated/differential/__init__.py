@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  fe412a9945f49790
-#   text hash     4bc86e22cc6b0eed
+#   content hash  42004aa88a8d4f8d
+#   text hash     ae42618d8e0ddf56
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  fe412a9945f49790
-#   text hash     917fd439a4726895
+#   content hash  42004aa88a8d4f8d
+#   text hash     782426ace689d1ca
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

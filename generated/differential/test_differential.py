@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  fe412a9945f49790
-#   text hash     e1ed5ce83971b79c
+#   content hash  42004aa88a8d4f8d
+#   text hash     f6061c28eb5b4b58
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  fe412a9945f49790
-#   text hash     3e26594823638f1e
+#   content hash  42004aa88a8d4f8d
+#   text hash     0e93c727995af78c
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  aa3fe154d54ca1aa
-#   text hash     ddd375311d438475
+#   content hash  f7f5a58a09c477e7
+#   text hash     bfe895f5ac786826
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  aa3fe154d54ca1aa
-#   text hash     8e54e8b8fb45ddbc
+#   content hash  f7f5a58a09c477e7
+#   text hash     9d70cc651c884d1c
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  aa3fe154d54ca1aa
-#   text hash     a980f8e336bb27eb
+#   content hash  f7f5a58a09c477e7
+#   text hash     fdd1a2f9e8a26227
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  aa3fe154d54ca1aa
-#   text hash     66cdb2e5040b9151
+#   content hash  f7f5a58a09c477e7
+#   text hash     8c825b8171798119
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  615ce3f022fe4e0a
-#   text hash     3e3af0850e66838b
+#   content hash  7df566819e2d000c
+#   text hash     a25a21e98b1f71db
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  615ce3f022fe4e0a
-#   text hash     779bed46e0ab4a85
+#   content hash  7df566819e2d000c
+#   text hash     0f13b3c8e96cad77
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  615ce3f022fe4e0a
-#   text hash     be3f8b3a9f00ec66
+#   content hash  7df566819e2d000c
+#   text hash     6a1e17f8f614316b
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

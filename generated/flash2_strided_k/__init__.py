@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4570f76ccd16e1d4
-#   text hash     ecdb5d2e7103807b
+#   content hash  960e4bf8910a3dc0
+#   text hash     25f4b197e7b3246f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

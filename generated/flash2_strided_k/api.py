@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4570f76ccd16e1d4
-#   text hash     dbf91f84b699237b
+#   content hash  960e4bf8910a3dc0
+#   text hash     77684c2f993489ab
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

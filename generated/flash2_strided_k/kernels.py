@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4570f76ccd16e1d4
-#   text hash     90f27b879cde7049
+#   content hash  960e4bf8910a3dc0
+#   text hash     5f702330c500910d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.
@@ -33,13 +33,15 @@ Programs
     There is no backward pass.
 
 Tensors, by their axes
-    q        [B, q_len, Hq, D]
-    out      [B, q_len, Hq, DV]
-    k        [B, k_len, Hkv, D]
-    v        [B, k_len, Hkv, DV]
-    lse      [B, Hq, q_len], float32, the LSE in log2 units
-    x_desc   of q, k, v: loads tiles of x at [b, h, row, column]; a TMA descriptor, or a tuple of pointer, width,
-             strides
+    q               [B, q_total, Hq, D]
+    out             [B, q_total, Hq, DV]
+    k               [B, k_total, Hkv, D]
+    v               [B, k_total, Hkv, DV]
+    lse             [B, Hq, q_total], float32, the LSE in log2 units
+    x_desc          of q, k, v: loads tiles of x at [b, h, row, column]; a TMA descriptor, or a tuple of pointer, width,
+                    strides
+    x_ptr, x_base   a pointer to x's first value; to the first one of the program's own
+    x_stride_a      how far x's values are apart along axis a; 0 where one stands for all
 
 Tiles
     q_tile, k_tile, v_tile   [BLOCK_M, BLOCK_D], [BLOCK_D, BLOCK_N], [BLOCK_N, BLOCK_DV]
@@ -56,9 +58,14 @@ Symbols
     q_len, k_len            queries and keys of a sequence
     D                       head size of q and k
     DV                      head size of v and out
+    scale                   what q . k is multiplied by
+    scale_log2              scale * LOG2E
+    LOG2E                   log2(e): it turns natural-log units into log2 units
     q_start, k_start        first row of a tile of queries, first key of a tile of keys, within the sequence
     row                     rows of a tile's queries, counted from the sequence's first one
-    q_pos                   their positions, row + q_begin
+    q_begin                 the position of row 0: k_len - q_len, so that last query and last key line up, unless the
+                            call tells another
+    q_pos                   positions of a tile's queries, row + q_begin
     k_pos                   positions of a tile's keys
     q_first                 first position of a tile of queries
     q_last                  last position of a tile of queries, below k_len
@@ -68,9 +75,15 @@ Symbols
     TILE_AXIS               the axis of the grid that holds the tiles which programs own
     m, l, acc               running maximum, denominator and numerator of the softmax, the maximum in log2 units
     p                       weights, before they are divided by l
-    q_offset, k_offset      rows where a sequence begins in the tensors
-    q_total, k_total        rows of the tensors
+    pivot, shrink           what a step measures scores from; what it multiplies earlier sums by as m grows
+    q_offset, k_offset      first rows of a batch entry that count
+    q_total, k_total        rows of the tensors, in each batch entry
     entries_ptr             what `find_entry` finds for each batch entry, and q_begin; None where all rows count
+    keys, terms             tuples that a kernel makes for its steps: what none of them changes
+    PRECISION               how float32 is multiplied: ieee, or tf32 where PyTorch does so; 16-bit types do not heed it
+    BLOCK                   rows of a tile, in functions that serve both sides
+    ROWS, COLUMNS, WIDTH    rows and columns of a tile, and how many of the columns the tensor has
+    count                   how many rows or tokens there are: the index behind the last one
 """
 
 import triton

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4570f76ccd16e1d4
-#   text hash     5e29a71c32a0fba1
+#   content hash  960e4bf8910a3dc0
+#   text hash     be269894b37e6b35
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

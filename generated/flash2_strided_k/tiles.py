@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4570f76ccd16e1d4
-#   text hash     b40d5e86609c8fd5
+#   content hash  960e4bf8910a3dc0
+#   text hash     3d65b017676b7251
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ca25b90f4d61f5aa
-#   text hash     0124f352cef44784
+#   content hash  1f6270340fe38dab
+#   text hash     e08200b85d15bee4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ca25b90f4d61f5aa
-#   text hash     8584f8f7849e692c
+#   content hash  1f6270340fe38dab
+#   text hash     76e8f61d58b020ba
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 
@@ -60,16 +60,19 @@ Programs
     Programs of `scan`, `scan_back` are numbered along one axis.
 
 Tensors, by their axes
-    q, dq          [B, q_len, Hq, D]
-    out, dout      [B, q_len, Hq, DV]
-    k, dk          [B, k_len, Hkv, D]
-    v, dv          [B, k_len, Hkv, DV]
-    lse, delta     [B, Hq, q_len], float32, the LSE in log2 units
-    in_log_decay   [batch, token, head], float; kernels read its sums, 4 parts one behind the other: sum, rest, the
-                   first position of the token's document and the one behind its last, as bits of int32
-    x_desc         of q, k, v, out, dout: loads tiles of x at [b, h, row, column]; a TMA descriptor, or a tuple of
-                   pointer, width, strides
-                   of others: loads values of rows from a place on; a descriptor of one axis, or a pointer
+    q, dq           [B, q_total, Hq, D]
+    out, dout       [B, q_total, Hq, DV]
+    k, dk           [B, k_total, Hkv, D]
+    v, dv           [B, k_total, Hkv, DV]
+    lse, delta      [B, Hq, q_total], float32, the LSE in log2 units
+    dlse            [B, Hq, q_total], float32: the gradient of the LSE in natural-log units, or None
+    in_log_decay    [batch, token, head], float; kernels read its sums, 4 parts one behind the other: sum, rest, the
+                    first position of the token's document and the one behind its last, as bits of int32
+    x_desc          of q, k, v, out, dout: loads tiles of x at [b, h, row, column]; a TMA descriptor, or a tuple of
+                    pointer, width, strides
+                    of others: loads values of rows from a place on; a descriptor of one axis, or a pointer
+    x_ptr, x_base   a pointer to x's first value; to the first one of the program's own
+    x_stride_a      how far x's values are apart along axis a; 0 where one stands for all
 
 Tiles
     q_tile, k_tile, v_tile   [BLOCK_M, BLOCK_D], [BLOCK_N, BLOCK_D], [BLOCK_N, BLOCK_DV]
@@ -89,12 +92,14 @@ Symbols
     q_len, k_len              queries and keys of a sequence
     D                         head size of q and k
     DV                        head size of v and out
+    scale                     what q . k is multiplied by
+    LOG2E                     log2(e): it turns natural-log units into log2 units
     MAKES                     the gradient that a launch makes, dk or dv, where heads are wider than 256; None: both
     q_start, k_start          first row of a tile of queries, first key of a tile of keys, within the sequence
     row                       rows of a tile's queries, counted from the sequence's first one
     q_begin                   the position of row 0: k_len - q_len, so that last query and last key line up, unless the
                               call tells another
-    q_pos                     their positions, row + q_begin
+    q_pos                     positions of a tile's queries, row + q_begin
     k_pos                     positions of a tile's keys
     q_first                   first position of a tile of queries
     q_last                    last position of a tile of queries, below k_len
@@ -106,11 +111,22 @@ Symbols
     TILE_AXIS                 the axis of the grid that holds the tiles which programs own
     m, l, acc                 running maximum, denominator and numerator of the softmax, the maximum in log2 units
     p                         weights, before they are divided by l in `forward`
+    pivot, shrink             what a step measures scores from; what it multiplies earlier sums by as m grows
     dp, ds                    gradients of the weights and of the score
     delta                     rowsum(out * dout) - dlse, what the softmax takes off each dp of a row
-    q_offset, k_offset        rows where a sequence begins in the tensors
-    q_total, k_total          rows of the tensors
+    q_offset, k_offset        first rows of a batch entry that count
+    q_total, k_total          rows of the tensors, in each batch entry
     entries_ptr               what `find_entry` finds for each batch entry, and q_begin; None where all rows count
+    k_rows                    values of a head in vectors of the package's own
+    row_base                  where the values of the program's batch entry and head begin in lse and delta
+    first_row                 the first one of the program's batch entry and head in out, dq, dk or dv, of rows of one
+                              head each
+    keys, queries, terms      tuples that a kernel makes for its steps: what none of them changes
+    PRECISION                 how float32 is multiplied: ieee, or tf32 where PyTorch does so; 16-bit types do not heed
+                              it
+    BLOCK                     rows of a tile, in functions that serve both sides; tokens that `scan` takes at a time
+    ROWS, COLUMNS, WIDTH      rows and columns of a tile, and how many of the columns the tensor has
+    count                     how many rows or tokens there are: the index behind the last one
     in_log_decay_anchor       the sum that a program reads in_log_decay as a difference from
     in_log_decay_at_begin_q   where the document of each query begins, by in_log_decay
     in_log_decay_q            sum of in_log_decay up to [q], less in_log_decay_anchor
@@ -164,7 +180,8 @@ def keep_documents(
 ):
     """Narrow a range of tiles to the documents of a tile's own tokens; tiles inside all of them need no mask.
 
-    The bounds of a token's document are stored two and three parts behind its sum; row 0 has the position `shift`.
+    Its own tokens are those from own_first to own_last. The bounds of a token's document are stored two and three parts
+    behind its sum, each of `part` values; row 0 of the tiles has the position `shift`.
     """
     at_first, at_last = tl.maximum(own_first, 0).to(tl.int64) * stride, tl.maximum(own_last, 0).to(tl.int64) * stride
     begin = tl.load(ptr + 2 * part + at_first).to(tl.int32, bitcast=True) - shift
@@ -227,7 +244,10 @@ def batch_and_head(heads, TILE_AXIS: tl.constexpr):
 
 @triton.jit
 def load_rows(desc, base, first, row, stride, count):
-    """Load a value for each row of a head, from `first` on; values outside [0, count) are 0 or those of a neighbour."""
+    """Load a value for each row of a head, whose values begin at `base`, from `first` on.
+
+    Values outside [0, count) are 0 or those of a neighbour.
+    """
     if isinstance(desc, tl.core.tensor_descriptor_base):
         x = to_32bit(desc.load([tl.cast(base + first, tl.int32)]))
     else:
@@ -682,7 +702,7 @@ def backward_dq(
 
 @triton.jit
 def later(a, b):
-    """Maximum of two indices, to be scanned."""
+    """Maximum of two indices, a and b, to be scanned."""
     return tl.maximum(a, b)
 
 
@@ -697,7 +717,7 @@ def scan(
     x_ptr, sums_ptr, entries_ptr, x_stride_batch, x_stride_head, x_stride_token, k_total, heads,
     RESET: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Store the cumulative sums over the tokens of one head of one sequence; values of RESET or less begin a document.
+    """Store the cumulative sums of x over the tokens of one of `heads` heads; values of RESET or less begin a document.
 
     Four parts are stored one behind the other: the sums as float32, what rounding left of them, and the index at which
     each token's document begins and the index behind its end, as the bits of int32.
@@ -736,7 +756,10 @@ def scan_back(
     x_ptr, dsums_ptr, dx_ptr, entries_ptr, x_stride_batch, x_stride_head, x_stride_token, k_total, heads,
     RESET: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Store the gradient of the values that were summed: for each token, the sum of dsums from it to the end."""
+    """Store dx, the gradient of the values x that were summed: for each token, the sum of dsums from it to the end.
+
+    Values of RESET or less, which begin a document, have a gradient of 0. There are `heads` heads.
+    """
     b, h = tl.program_id(0) // heads, tl.program_id(0) % heads
     _, _, k_offset, count = find_entry(entries_ptr, b, 0, k_total)
     x_ptr += (

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ca25b90f4d61f5aa
-#   text hash     ef60f33263048713
+#   content hash  1f6270340fe38dab
+#   text hash     f061c23d8fbc080b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ca25b90f4d61f5aa
-#   text hash     6b63a6be6e5063ca
+#   content hash  1f6270340fe38dab
+#   text hash     946b97c7fe8587fa
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

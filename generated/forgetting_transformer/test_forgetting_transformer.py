@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ca25b90f4d61f5aa
-#   text hash     9e62235b9c5d8bfe
+#   content hash  1f6270340fe38dab
+#   text hash     57471ee6962787be
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7cd311ebcc8d107b
-#   text hash     51ed3f5665b6d5cb
+#   content hash  7feefc3321e9edca
+#   text hash     86981b29958e76aa
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

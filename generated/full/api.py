@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7cd311ebcc8d107b
-#   text hash     07f6c1bffa620d53
+#   content hash  7feefc3321e9edca
+#   text hash     66aa510d645323e5
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

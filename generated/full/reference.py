@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7cd311ebcc8d107b
-#   text hash     b0a3af6182a18bfd
+#   content hash  7feefc3321e9edca
+#   text hash     b7300656fc10c988
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7cd311ebcc8d107b
-#   text hash     0e520b1f2887da96
+#   content hash  7feefc3321e9edca
+#   text hash     db0273a7e1780f2b
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

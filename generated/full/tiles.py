@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7cd311ebcc8d107b
-#   text hash     9732ba97e0881a77
+#   content hash  7feefc3321e9edca
+#   text hash     4234c382817c50d6
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  dc73e5744ac220d9
-#   text hash     4736ae4097173b0b
+#   content hash  72cde7658fc140cb
+#   text hash     cb5121592f6e7f63
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  dc73e5744ac220d9
-#   text hash     41c6aa5f62abfa6e
+#   content hash  72cde7658fc140cb
+#   text hash     e5416b7d16193e16
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  dc73e5744ac220d9
-#   text hash     df70ddb20a6bed62
+#   content hash  72cde7658fc140cb
+#   text hash     ac0703a270ce08fb
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -17,7 +17,8 @@ In each program of `backward` one warp loads, and two workers of four warps have
     work         for each tile of queries: scores and weights once more, its share of dV and dK, and half of the
                  program's share of dQ, which the copy engine adds to what other programs add there
 
-A stage is ready once all its bytes have come, and free once both workers are done with it; a barrier counts each.
+A stage is ready once all its bytes have come, LSE and delta of its queries with those of dout, and free once both workers
+are done with it; a barrier counts each.
 What dQ is made of passes between the workers through shared memory, in two stages. Programs add their shares to dQ in
 the order in which they come: the last bits differ from run to run. dQ is added up as [64, 64] tiles in the order in
 which a product leaves them in registers.
@@ -28,6 +29,33 @@ Layouts
     FACTORS    [64, BLOCK_M] as the left operand of the products that make OUT
     SHARE      [64, 64] as a product leaves a worker's half of the program's share of dQ
     WIDE       [64, BLOCK_D], 16 bytes of a row in each thread, as memory takes them
+
+Symbols
+    dq_sum_ptr           what dQ is added up in: [batch entries, heads, rows, BLOCK_D] in float32, with rows for whole
+                         tiles of BLOCK_M queries of each batch entry
+    dq_sum_desc          the same as [.., 256]: 16 such rows are a [64, 64] tile
+    sum_row, sum_tile    the first row, and the first [64, 64] tile, of the batch entry and head there
+    group, groups        key heads of a group, and how many groups there are
+    tiles                tiles of keys that a head has, or where programs are few, those of them that start together
+    place                which program this is, in the order in which they start; also a place in dq_sum
+    STAGES               stages of the buffers of queries and of dout
+    keys, queries        buffers of what workers own and exchange, and of what they walk along, with their barriers
+    WORKERS, WORKER      how many workers a program has, and which one this is
+    arguments, lengths   what workers and the loader take of the kernel's parameters
+    terms                a tuple that a worker makes for its steps: what none of them changes
+    x_buffer             tiles of x in shared memory, by stage
+    x_ready              for each of its stages a barrier that the tile has come
+    at                   tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES
+    phase                a round's last bit: by it a barrier tells the round that a wait is for from the one before
+    kv_ready             a barrier that keys and values have come
+    free                 for each stage of the buffers a barrier that workers are done with it
+    factors              ds as workers exchange it, [64, BLOCK_M] by stage and worker
+    factors_ready        for each of these stages a barrier that both workers have stored theirs
+    turn                 the stage that is at hand
+    below                -delta in each row of a tile of scores: a product adds dp to it
+    dp_less_delta        dp - delta
+    AHEAD, ASIDE         the first query and the first column of the worker's half of the program's share of dQ
+    shares               each worker's half in shared memory, for the copy engine
 """
 
 import triton
@@ -40,24 +68,21 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from . import kernels, runtime
 from .hopper import barriers, copy_tile, matrix, store_rows
-from .kernels import LOG2E, batch_and_head, find_entry, load_tile, query_tiles, tanh, unrotate
+from .kernels import LOG2E, batch_and_head, load_tile, query_tiles, tanh, unrotate
 
 add_tile = runtime.gluon_sum_of_tiles()
 
 
 @triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def prepare(
-    out_desc, dout_desc, dq_sum_ptr, dlse_ptr, delta_ptr, entries_ptr, q_total, k_total, Hq,
-    BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, TILE_AXIS: tl.constexpr
+    out_desc, dout_desc, dq_sum_ptr, dlse_ptr, delta_ptr, q_total, k_total, Hq, BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store delta, rowsum(out * dout) - dlse, of one tile of queries of one head, and zeros where dQ is added up."""
     tile = tl.program_id(TILE_AXIS)
     b, h = batch_and_head(Hq, TILE_AXIS)
     q_start = tile * BLOCK_M
-    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
-    if entries_ptr is not None:
-        if q_start >= q_len:
-            return
+    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
     # [BLOCK_M, BLOCK_DV]
     dout_tile = load_tile(dout_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
     out_tile = load_tile(out_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
@@ -91,7 +116,7 @@ def accumulate(
     k_buffer, v_buffer, kv_ready, factors, factors_ready, shares = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     stage, phase = at % STAGES, at // STAGES & 1
-    q_len, k_len, sum_tile, scale, k_pos, q_begin = terms
+    q_len, sum_tile, scale, k_pos, q_begin = terms
     # [BLOCK_M]
     row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
     q_pos = row + q_begin
@@ -153,10 +178,10 @@ def accumulate(
 def work(
     arguments, keys, queries, dq_sum_desc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
     GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    WORKERS: tl.constexpr, WORKER: tl.constexpr
+    WORKER: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of 64 of a program's keys."""
-    dk_ptr, dv_ptr, entries_ptr, q_total, k_total, Hq, scale, group, groups, tiles = arguments
+    dk_ptr, dv_ptr, q_total, k_total, Hq, scale, group, groups, tiles = arguments
     k_buffer, v_buffer, kv_ready, factors, factors_ready, shares = keys
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_D, 16])
@@ -167,9 +192,9 @@ def work(
     Hkv = Hq // GROUP
     b, kv_h = head // Hkv, head % Hkv
     k_start = tile * BLOCK_N
-    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
     if k_start < k_len:
-        q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+        q_begin = k_len - q_len
         k_first = k_start
         k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
         # [64]
@@ -185,7 +210,7 @@ def work(
             sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * (BLOCK_D // 64)).to(
                 tl.int32
             )
-            terms = (q_len, k_len, sum_tile, scale, k_pos, q_begin)
+            terms = (q_len, sum_tile, scale, k_pos, q_begin)
             # a short tile at the end takes a mask
             full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
             for i in tl.range(first, last):
@@ -235,7 +260,7 @@ def load_tiles(
     STAGES: tl.constexpr, GROUP: tl.constexpr, WORKERS: tl.constexpr
 ):  # fmt: skip
     """Copy the keys and values of a program, and the tiles of queries that its workers need, in their order."""
-    lse_ptr, delta_ptr, entries_ptr, q_total, k_total, Hq, group, groups, tiles = lengths
+    lse_ptr, delta_ptr, q_total, k_total, Hq, group, groups, tiles = lengths
     k_buffer, v_buffer, kv_ready, factors, factors_ready, shares = keys
     at = 0  # tiles of queries so far
     place = tl.program_id(0)
@@ -244,9 +269,9 @@ def load_tiles(
     Hkv = Hq // GROUP
     b, kv_h = head // Hkv, head % Hkv
     k_start = tile * BLOCK_N
-    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
     if k_start < k_len:
-        q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+        q_begin = k_len - q_len
         k_first = k_start
         k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
         mbarrier.expect(kv_ready, WORKERS * (k_desc.block_type.nbytes + v_desc.block_type.nbytes))
@@ -269,10 +294,9 @@ def load_tiles(
 
 @gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "group", "groups", "tiles"])
 def backward(
-    q_desc, k_desc, v_desc, dout_desc, dq_sum_desc, lse_ptr, delta_ptr, dk_ptr, dv_ptr, entries_ptr, scale,
-    q_total, k_total, Hq, group, groups, tiles, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    STAGES: tl.constexpr
+    q_desc, k_desc, v_desc, dout_desc, dq_sum_desc, lse_ptr, delta_ptr, dk_ptr, dv_ptr, scale, q_total, k_total,
+    Hq, group, groups, tiles, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, STAGES: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of one tile of keys of one head, summed over the query heads that read it, and add to dQ."""
     WORKERS: gl.constexpr = BLOCK_N // 64
@@ -292,18 +316,16 @@ def backward(
         barriers(STAGES, WORKERS)
     )  # fmt: skip
     fence_async_shared()
-    arguments = (dk_ptr, dv_ptr, entries_ptr, q_total, k_total, Hq, scale, group, groups, tiles)
-    lengths = (lse_ptr, delta_ptr, entries_ptr, q_total, k_total, Hq, group, groups, tiles)
+    arguments = (dk_ptr, dv_ptr, q_total, k_total, Hq, scale, group, groups, tiles)
+    lengths = (lse_ptr, delta_ptr, q_total, k_total, Hq, group, groups, tiles)
     # a worker's threads get the registers that the loader leaves
     gl.warp_specialize(
         [
             (work, (
-                arguments, keys, queries, dq_sum_desc, BLOCK_M, BLOCK_N, STAGES, GROUP, D, DV, BLOCK_D, BLOCK_DV,
-                WORKERS, 0
+                arguments, keys, queries, dq_sum_desc, BLOCK_M, BLOCK_N, STAGES, GROUP, D, DV, BLOCK_D, BLOCK_DV, 0
             )),
             (work, (
-                arguments, keys, queries, dq_sum_desc, BLOCK_M, BLOCK_N, STAGES, GROUP, D, DV, BLOCK_D, BLOCK_DV,
-                WORKERS, 1
+                arguments, keys, queries, dq_sum_desc, BLOCK_M, BLOCK_N, STAGES, GROUP, D, DV, BLOCK_D, BLOCK_DV, 1
             )),
             (load_tiles, (
                 lengths, keys, queries, q_desc, k_desc, v_desc, dout_desc, BLOCK_M, BLOCK_N, STAGES, GROUP, WORKERS
@@ -315,7 +337,7 @@ def backward(
 
 @triton.jit(do_not_specialize=["q_total", "k_total", "Hq", "position_end"])
 def finish(
-    dq_sum_ptr, dq_ptr, entries_ptr, scale, cos_ptr, sin_ptr, positions_ptr, q_total, k_total, Hq, cos_stride_row,
+    dq_sum_ptr, dq_ptr, scale, cos_ptr, sin_ptr, positions_ptr, q_total, k_total, Hq, cos_stride_row,
     cos_stride_column, sin_stride_row, sin_stride_column, positions_stride_batch, positions_stride_token,
     position_end, D: tl.constexpr, PAIRS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_PAIRS: tl.constexpr, TILE_AXIS: tl.constexpr
@@ -324,11 +346,8 @@ def finish(
     tile = tl.program_id(TILE_AXIS)
     b, h = batch_and_head(Hq, TILE_AXIS)
     q_start = tile * BLOCK_M
-    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
-    if entries_ptr is not None:
-        if q_start >= q_len:
-            return
-    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    q_begin = k_len - q_len
     sum_row = (b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M
     row, column = tl.arange(0, BLOCK_M)[:, None], tl.arange(0, BLOCK_D)[None, :]
     tile_place = ((sum_row + q_start + row) // 64 * (BLOCK_D // 64) + column // 64).to(tl.int64) * 4096
@@ -351,7 +370,7 @@ def finish(
 
 @triton.jit(do_not_specialize=["q_total", "k_total", "Hq", "position_end"])
 def turn_back(
-    dk_ptr, entries_ptr, cos_ptr, sin_ptr, positions_ptr, q_total, k_total, Hq, cos_stride_row, cos_stride_column,
+    dk_ptr, cos_ptr, sin_ptr, positions_ptr, q_total, k_total, Hq, cos_stride_row, cos_stride_column,
     sin_stride_row, sin_stride_column, positions_stride_batch, positions_stride_token, position_end,
     GROUP: tl.constexpr, D: tl.constexpr, PAIRS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_PAIRS: tl.constexpr,
     TILE_AXIS: tl.constexpr
@@ -361,10 +380,7 @@ def turn_back(
     Hkv = Hq // GROUP
     b, kv_h = batch_and_head(Hkv, TILE_AXIS)
     k_start = tile * BLOCK_N
-    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
-    if entries_ptr is not None:
-        if k_start >= k_len:
-            return
+    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
     first_row = (b.to(tl.int64) * k_total + k_offset) * Hkv + kv_h
     positions_base = positions_ptr
     if positions_ptr is not None:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  dc73e5744ac220d9
-#   text hash     98b2f84f26b7916f
+#   content hash  72cde7658fc140cb
+#   text hash     281829a245fa16b5
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

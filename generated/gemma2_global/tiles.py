@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  dc73e5744ac220d9
-#   text hash     ab5fd3d6e4628328
+#   content hash  72cde7658fc140cb
+#   text hash     c773efba8e00aaae
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

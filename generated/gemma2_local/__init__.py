@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a81434a9265bbac1
-#   text hash     35bb2bca8f38cedb
+#   content hash  5757d2db203dc300
+#   text hash     67f5add8bf01a6d2
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

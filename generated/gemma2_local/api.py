@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a81434a9265bbac1
-#   text hash     cd8e45c2071a0d7b
+#   content hash  5757d2db203dc300
+#   text hash     40263385a53f12f7
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

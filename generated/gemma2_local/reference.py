@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a81434a9265bbac1
-#   text hash     adfb409de9ed2b9a
+#   content hash  5757d2db203dc300
+#   text hash     edbcb77b345fef23
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a81434a9265bbac1
-#   text hash     cb71082bd8a11956
+#   content hash  5757d2db203dc300
+#   text hash     e0ee77f6697a3ba9
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

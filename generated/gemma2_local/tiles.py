@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a81434a9265bbac1
-#   text hash     aa8d05be27829b42
+#   content hash  5757d2db203dc300
+#   text hash     1bce3cf23f576690
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2bddaf3c64c64d05
-#   text hash     95dad13f74a4b682
+#   content hash  62dea7713bb13ee9
+#   text hash     db78d91af861e935
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

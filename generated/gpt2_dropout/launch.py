@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2bddaf3c64c64d05
-#   text hash     5ccf2b05e59b218b
+#   content hash  62dea7713bb13ee9
+#   text hash     a2e628eaad81837b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2bddaf3c64c64d05
-#   text hash     0df0d445e3807694
+#   content hash  62dea7713bb13ee9
+#   text hash     25ffabbda4831731
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

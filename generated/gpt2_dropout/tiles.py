@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2bddaf3c64c64d05
-#   text hash     229bf5dff4bb346f
+#   content hash  62dea7713bb13ee9
+#   text hash     fdd22d2fbdc5db8c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

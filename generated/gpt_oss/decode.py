@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  90c2336aba986951
-#   text hash     eecf92aae6da90be
+#   content hash  c3f3f7f44dbb91aa
+#   text hash     be0362e000b7d11a
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

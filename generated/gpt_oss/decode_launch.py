@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  90c2336aba986951
-#   text hash     28930576d7140dfd
+#   content hash  c3f3f7f44dbb91aa
+#   text hash     8cf7e549a3461bea
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

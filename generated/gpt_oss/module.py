@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  90c2336aba986951
-#   text hash     796f31d8c2d944c1
+#   content hash  c3f3f7f44dbb91aa
+#   text hash     259d016d93d58d98
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  90c2336aba986951
-#   text hash     01b02f489823f743
+#   content hash  c3f3f7f44dbb91aa
+#   text hash     b0b769986786c338
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

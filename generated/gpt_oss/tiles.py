@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  90c2336aba986951
-#   text hash     fa40fd4283b7c09f
+#   content hash  c3f3f7f44dbb91aa
+#   text hash     49cb2fa1adf8eb73
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

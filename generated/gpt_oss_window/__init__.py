@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  40290a612d6859d2
-#   text hash     50de81070da8f764
+#   content hash  fb9afba8ae6d0811
+#   text hash     042378f1e2ad0f0f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  40290a612d6859d2
-#   text hash     95095ac0851dcc6d
+#   content hash  fb9afba8ae6d0811
+#   text hash     b88c6e515591c8f2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  40290a612d6859d2
-#   text hash     efcf2a7d36a58557
+#   content hash  fb9afba8ae6d0811
+#   text hash     b13830c0dd943c30
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

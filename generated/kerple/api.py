@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9b30a9ac096a8720
-#   text hash     2a9ea0c67361e6be
+#   content hash  cc7baf85a61a5005
+#   text hash     ae961d22759e7886
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

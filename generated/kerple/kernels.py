@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9b30a9ac096a8720
-#   text hash     4cc7ee04f5881194
+#   content hash  cc7baf85a61a5005
+#   text hash     a87518a4bc065bc1
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 
@@ -50,16 +50,19 @@ Programs
     entries; a group is as many of them as have what programs walk along in a third of the L2 cache.
 
 Tensors, by their axes
-    q, dq        [B, q_len, Hq, D]
-    out, dout    [B, q_len, Hq, DV]
-    k, dk        [B, k_len, Hq, D]
-    v, dv        [B, k_len, Hq, DV]
-    lse, delta   [B, Hq, q_len], float32, the LSE in log2 units
-    in_decay     [head], float
-    in_width     [head], float
-    x_desc       of q, k, v, out, dout: loads tiles of x at [b, h, row, column]; a TMA descriptor, or a tuple of
-                 pointer, width, strides
-                 of others: loads values of rows from a place on; a descriptor of one axis, or a pointer
+    q, dq           [B, q_total, Hq, D]
+    out, dout       [B, q_total, Hq, DV]
+    k, dk           [B, k_total, Hq, D]
+    v, dv           [B, k_total, Hq, DV]
+    lse, delta      [B, Hq, q_total], float32, the LSE in log2 units
+    dlse            [B, Hq, q_total], float32: the gradient of the LSE in natural-log units, or None
+    in_decay        [head], float
+    in_width        [head], float
+    x_desc          of q, k, v, out, dout: loads tiles of x at [b, h, row, column]; a TMA descriptor, or a tuple of
+                    pointer, width, strides
+                    of others: loads values of rows from a place on; a descriptor of one axis, or a pointer
+    x_ptr, x_base   a pointer to x's first value; to the first one of the program's own
+    x_stride_a      how far x's values are apart along axis a; 0 where one stands for all
 
 Tiles
     q_tile, k_tile, v_tile   [BLOCK_M, BLOCK_D], [BLOCK_N, BLOCK_D], [BLOCK_N, BLOCK_DV]
@@ -77,12 +80,14 @@ Symbols
     q_len, k_len            queries and keys of a sequence
     D                       head size of q and k
     DV                      head size of v and out
+    scale                   what q . k is multiplied by
+    LOG2E                   log2(e): it turns natural-log units into log2 units
     MAKES                   the gradient that a launch makes, dk or dv, where heads are wider than 256; None: both
     q_start, k_start        first row of a tile of queries, first key of a tile of keys, within the sequence
     row                     rows of a tile's queries, counted from the sequence's first one
     q_begin                 the position of row 0: k_len - q_len, so that last query and last key line up, unless the
                             call tells another
-    q_pos                   their positions, row + q_begin
+    q_pos                   positions of a tile's queries, row + q_begin
     k_pos                   positions of a tile's keys
     q_first                 first position of a tile of queries
     q_last                  last position of a tile of queries, below k_len
@@ -94,11 +99,20 @@ Symbols
     TILE_AXIS               the axis of the grid that holds the tiles which programs own
     m, l, acc               running maximum, denominator and numerator of the softmax, the maximum in log2 units
     p                       weights, before they are divided by l in `forward`
+    pivot, shrink           what a step measures scores from; what it multiplies earlier sums by as m grows
     dp, ds                  gradients of the weights and of the score
     delta                   rowsum(out * dout) - dlse, what the softmax takes off each dp of a row
-    q_offset, k_offset      rows where a sequence begins in the tensors
-    q_total, k_total        rows of the tensors
+    q_offset, k_offset      first rows of a batch entry that count
+    q_total, k_total        rows of the tensors, in each batch entry
     entries_ptr             what `find_entry` finds for each batch entry, and q_begin; None where all rows count
+    row_base                where the values of the program's batch entry and head begin in lse and delta
+    first_row               the first one of the program's batch entry and head in out, dq, dk or dv, of rows of one
+                            head each
+    keys, queries, terms    tuples that a kernel makes for its steps: what none of them changes
+    PRECISION               how float32 is multiplied: ieee, or tf32 where PyTorch does so; 16-bit types do not heed it
+    BLOCK                   rows of a tile, in functions that serve both sides
+    ROWS, COLUMNS, WIDTH    rows and columns of a tile, and how many of the columns the tensor has
+    count                   how many rows or tokens there are: the index behind the last one
     in_decay                in_decay of the head
     in_width                in_width of the head
 """
@@ -202,7 +216,10 @@ def batch_and_head(heads, TILE_AXIS: tl.constexpr):
 
 @triton.jit
 def load_rows(desc, base, first, row, stride, count):
-    """Load a value for each row of a head, from `first` on; values outside [0, count) are 0 or those of a neighbour."""
+    """Load a value for each row of a head, whose values begin at `base`, from `first` on.
+
+    Values outside [0, count) are 0 or those of a neighbour.
+    """
     if isinstance(desc, tl.core.tensor_descriptor_base):
         x = to_32bit(desc.load([tl.cast(base + first, tl.int32)]))
     else:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9b30a9ac096a8720
-#   text hash     f4576dbcc3860fe8
+#   content hash  cc7baf85a61a5005
+#   text hash     db2371bd3a311184
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

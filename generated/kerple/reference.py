@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9b30a9ac096a8720
-#   text hash     b8ec9848c0456a8f
+#   content hash  cc7baf85a61a5005
+#   text hash     4c1bc7b4f798c356
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

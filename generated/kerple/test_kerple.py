@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9b30a9ac096a8720
-#   text hash     f9bad5d3254f0322
+#   content hash  cc7baf85a61a5005
+#   text hash     9ed4ef5c62af7c13
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9b30a9ac096a8720
-#   text hash     12a53b835b8a06c5
+#   content hash  cc7baf85a61a5005
+#   text hash     c5158295d0520da5
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -77,19 +77,15 @@ TILES_FP32 = {
 }
 
 # float16 and bfloat16, by columns of a tile, and by how many keys the longest sequence has at least; kernels for Hopper GPUs,
-# a worker of four warps for each 64 queries, backward for each 64 keys
+# a worker of four warps for each 64 queries
 TILES_HOPPER = {
     "forward": {
         64: {0: (128, 128, 8, 2), 3072: (192, 128, 12, 3)},
         128: {0: (128, 128, 8, 2)},
         256: {0: (128, 64, 8, 2)},
     },
-    "backward": {
-        64: {0: (128, 128, 8, 2)},
-        128: {0: (64, 128, 8, 2)},
-    },
 }
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again
-HOPPER_IS_FASTER = {"forward": {}, "backward": {128: (4096,)}}
+HOPPER_IS_FASTER = {"forward": {}}

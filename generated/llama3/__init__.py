@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2cf866fd46c44474
-#   text hash     2436a1e133fce0bf
+#   content hash  649e5a1a87275adf
+#   text hash     75ac409b284077dc
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

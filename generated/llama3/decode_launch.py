@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2cf866fd46c44474
-#   text hash     232f198db74d5c69
+#   content hash  649e5a1a87275adf
+#   text hash     d196dc01187a3709
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2cf866fd46c44474
-#   text hash     1b7edf2c6a64b8e1
+#   content hash  649e5a1a87275adf
+#   text hash     005332be125e444b
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2cf866fd46c44474
-#   text hash     421ea1a446263c7b
+#   content hash  649e5a1a87275adf
+#   text hash     593942af65fa6a71
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 
@@ -83,7 +83,7 @@ def measure_tile(
     largest, mass, k_tile, q_start, queries, terms, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
     PRECISION: tl.constexpr, MAKES: tl.constexpr, mixed
 ):  # fmt: skip
-    """Update the largest logit and the sum of weights of each key of a tile by one tile of queries."""
+    """Update each key's largest logit and the sum of its weights, `mass`, by one tile of queries."""
     q_desc, lse_desc, row_base, b, q_offset, h, q_len = queries
     q_begin, scale_log2, k_pos = terms
     # [BLOCK_M]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2cf866fd46c44474
-#   text hash     0b5e1f33c94fa922
+#   content hash  649e5a1a87275adf
+#   text hash     b216deb447b39a03
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

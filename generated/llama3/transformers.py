@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2cf866fd46c44474
-#   text hash     231ea06efa7e2f0c
+#   content hash  649e5a1a87275adf
+#   text hash     60e5e5ce01d845e2
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -168,7 +168,7 @@ def _forward(layer, hidden_states, position_embeddings, attention_mask=None, pas
         dropout=layer.attention_dropout if layer.training else 0.0,
         scaling=layer.scaling,
         sliding_window=LAYERS[type(layer).__name__](layer),
-        angles=_angles(cos, sin, query, attention_mask),
+        angles=_angles(cos, sin, attention_mask),
         **kwargs,
     )
     return layer.o_proj(out.flatten(-2)), weights
@@ -180,7 +180,7 @@ def _rotate(x, cos, sin):
     return x * cos[:, None] + torch.cat((-second, first), -1) * sin[:, None]
 
 
-def _angles(cos, sin, query, attention_mask):
+def _angles(cos, sin, attention_mask):
     """Tables with a row for each token, by what a model's rotary embedding gave, and the tokens' rows in them."""
     tables = [x[..., : x.shape[-1] // 2].flatten(0, 1) for x in (cos, sin)]
     if attention_mask is None and len(cos) == 1:

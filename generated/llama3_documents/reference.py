@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  803f303b98179462
-#   text hash     df7d7fbcc8819ad7
+#   content hash  1c1f498c82dace62
+#   text hash     0a9d478c4d70390b
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

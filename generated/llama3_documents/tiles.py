@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  803f303b98179462
-#   text hash     6f91d7c1b1e91bd4
+#   content hash  1c1f498c82dace62
+#   text hash     da34cdd2aba0f970
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  653f79bbc6c113be
-#   text hash     11ef8a01b2a12ecb
+#   content hash  eee32175362fb99e
+#   text hash     e309613872d35263
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  653f79bbc6c113be
-#   text hash     f32a754d01e079b8
+#   content hash  eee32175362fb99e
+#   text hash     d7bba8fa64e23d14
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  653f79bbc6c113be
-#   text hash     c338d55488d47b71
+#   content hash  eee32175362fb99e
+#   text hash     6481c4fc1ccde75c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  653f79bbc6c113be
-#   text hash     4335211d790d0c7d
+#   content hash  eee32175362fb99e
+#   text hash     1f7b2848df0138e7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  77076062f8c5f9e8
-#   text hash     3ff13bec0a12f6bd
+#   content hash  c561d095d6c7498f
+#   text hash     86609f0c5d3fe86d
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  77076062f8c5f9e8
-#   text hash     38bc8e6f9d76f95e
+#   content hash  c561d095d6c7498f
+#   text hash     15ef2470be920fb7
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  77076062f8c5f9e8
-#   text hash     05db12ed741690d8
+#   content hash  c561d095d6c7498f
+#   text hash     386444e6e4876f83
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

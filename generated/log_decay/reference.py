@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  77076062f8c5f9e8
-#   text hash     0d3571c848f31df0
+#   content hash  c561d095d6c7498f
+#   text hash     6bbff3c98b07bec3
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  77076062f8c5f9e8
-#   text hash     d6e0ad786d5ae853
+#   content hash  c561d095d6c7498f
+#   text hash     fb3a9fe124dfbee1
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

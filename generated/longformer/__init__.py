@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  32cf8f7fdf8b09d1
-#   text hash     5d3d7c518e8535b8
+#   content hash  377675b90e6969f5
+#   text hash     f0d164c93e790dab
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

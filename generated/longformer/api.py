@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  32cf8f7fdf8b09d1
-#   text hash     f11cc54fa73b54cf
+#   content hash  377675b90e6969f5
+#   text hash     dd29a3e7d169d9cb
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

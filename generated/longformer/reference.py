@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  32cf8f7fdf8b09d1
-#   text hash     017154e0d13f1faa
+#   content hash  377675b90e6969f5
+#   text hash     7ad831d5eec48531
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

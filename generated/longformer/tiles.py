@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  32cf8f7fdf8b09d1
-#   text hash     7c513f022d5cc33c
+#   content hash  377675b90e6969f5
+#   text hash     4f4e5871697d3a28
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  492160f84a785a17
-#   text hash     90f05ca90824d577
+#   content hash  6696887a80d4eb43
+#   text hash     97e45cd6a821b365
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  492160f84a785a17
-#   text hash     3b4015841666f7e7
+#   content hash  6696887a80d4eb43
+#   text hash     277ddfc9965cdb25
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  492160f84a785a17
-#   text hash     8b3647a47365892b
+#   content hash  6696887a80d4eb43
+#   text hash     eeca7effe4c2b305
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

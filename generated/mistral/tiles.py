@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  492160f84a785a17
-#   text hash     c5018d4f74f68af4
+#   content hash  6696887a80d4eb43
+#   text hash     bb977a690dd44d6e
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

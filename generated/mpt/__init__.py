@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  18ce5b78d51099d6
-#   text hash     5b949c622059d6ea
+#   content hash  e3c25da345c2c901
+#   text hash     1d63a68c611ad6dd
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

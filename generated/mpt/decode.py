@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  18ce5b78d51099d6
-#   text hash     b6df662675615a8c
+#   content hash  e3c25da345c2c901
+#   text hash     c640fc05b954c637
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  18ce5b78d51099d6
-#   text hash     ce6f3382da2d0d47
+#   content hash  e3c25da345c2c901
+#   text hash     37f3039442b30b76
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

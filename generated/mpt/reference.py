@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  18ce5b78d51099d6
-#   text hash     2dd4af4f26828719
+#   content hash  e3c25da345c2c901
+#   text hash     ca26d9ddca51b49f
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  18ce5b78d51099d6
-#   text hash     1881613dcf65f387
+#   content hash  e3c25da345c2c901
+#   text hash     cb3e426d9deac466
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

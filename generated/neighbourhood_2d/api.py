@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  d75f6e4d3411dbd1
-#   text hash     2c15f0d4bd9ab4e4
+#   content hash  a736a419a378594f
+#   text hash     cfceecc086cbcd9b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

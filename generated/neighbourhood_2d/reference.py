@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  d75f6e4d3411dbd1
-#   text hash     c94278165a4ba9e3
+#   content hash  a736a419a378594f
+#   text hash     49c518b8dc2a3e76
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

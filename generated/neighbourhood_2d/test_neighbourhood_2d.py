@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  d75f6e4d3411dbd1
-#   text hash     122e37742c98b4a1
+#   content hash  a736a419a378594f
+#   text hash     7c88afaeaf9b8086
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  d75f6e4d3411dbd1
-#   text hash     81dd63c43fe0e2e7
+#   content hash  a736a419a378594f
+#   text hash     a87e3d188a4e0db6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

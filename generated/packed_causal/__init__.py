@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fd1ae3a44760f3b6
-#   text hash     6432e6ea663ef7e8
+#   content hash  5485fb032b6410d8
+#   text hash     8dc99f285405fed9
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

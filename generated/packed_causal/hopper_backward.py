@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fd1ae3a44760f3b6
-#   text hash     8cd20d2a1de67a45
+#   content hash  5485fb032b6410d8
+#   text hash     470839ea2850ba88
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -16,7 +16,8 @@ In each program of `backward` one warp loads, and two workers of four warps have
     work         for each tile of queries: scores and weights once more, its share of dV and dK, and half of the
                  program's share of dQ, which the copy engine adds to what other programs add there
 
-A stage is ready once all its bytes have come, and free once both workers are done with it; a barrier counts each.
+A stage is ready once all its bytes have come, LSE and delta of its queries with those of dout, and free once both workers
+are done with it; a barrier counts each.
 What dQ is made of passes between the workers through shared memory, in two stages. Programs add their shares to dQ in
 the order in which they come: the last bits differ from run to run. dQ is added up as [64, 64] tiles in the order in
 which a product leaves them in registers.
@@ -27,6 +28,35 @@ Layouts
     FACTORS    [64, BLOCK_M] as the left operand of the products that make OUT
     SHARE      [64, 64] as a product leaves a worker's half of the program's share of dQ
     WIDE       [64, BLOCK_D], 16 bytes of a row in each thread, as memory takes them
+
+Symbols
+    dq_sum_ptr           what dQ is added up in: [heads, rows, BLOCK_D] in float32, with rows for whole tiles of BLOCK_M
+                         queries of each sequence
+    dq_sum_desc          the same as [.., 256]: 16 such rows are a [64, 64] tile
+    sum_row, sum_tile    the first row, and the first [64, 64] tile, of the sequence and head there
+    group, groups        key heads of a group, and how many groups there are
+    tiles                tiles of keys that a head has, or where programs are few, those of them that start together
+    place                which program this is, in the order in which they start; also a place in dq_sum
+    STAGES               stages of the buffers of queries and of dout
+    keys, queries        buffers of what workers own and exchange, and of what they walk along, with their barriers
+    WORKERS, WORKER      how many workers a program has, and which one this is
+    arguments, lengths   what workers and the loader take of the kernel's parameters
+    terms                a tuple that a worker makes for its steps: what none of them changes
+    x_buffer             tiles of x in shared memory, by stage
+    x_ready              for each of its stages a barrier that the tile has come
+    at                   tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES
+    phase                a round's last bit: by it a barrier tells the round that a wait is for from the one before
+    ends                 tiles so far that reach into the next sequence
+    come                 a barrier that such a tile has come: the loader clears rows before workers see it
+    kv_ready             a barrier that keys and values have come
+    free                 for each stage of the buffers a barrier that workers are done with it
+    factors              ds as workers exchange it, [64, BLOCK_M] by stage and worker
+    factors_ready        for each of these stages a barrier that both workers have stored theirs
+    turn                 the stage that is at hand
+    below                -delta in each row of a tile of scores: a product adds dp to it
+    dp_less_delta        dp - delta
+    AHEAD, ASIDE         the first query and the first column of the worker's half of the program's share of dQ
+    shares               each worker's half in shared memory, for the copy engine
 """
 
 import triton
@@ -44,11 +74,10 @@ from .kernels import LOG2E, batch_and_head, find_rows, load_tile, query_tiles
 add_tile = runtime.gluon_sum_of_tiles()
 
 
-@triton.jit(do_not_specialize=["q_total", "max_seqlen_q", "k_total", "max_seqlen_k", "Hq", "sequences", "q_rows"])
+@triton.jit(do_not_specialize=["q_total", "max_seqlen_q", "Hq", "sequences", "q_rows"])
 def prepare(
-    out_desc, dout_desc, dq_sum_ptr, dlse_ptr, delta_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total,
-    max_seqlen_q, k_total, max_seqlen_k, Hq, sequences, q_rows, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, TILE_AXIS: tl.constexpr
+    out_desc, dout_desc, dq_sum_ptr, dlse_ptr, delta_ptr, cu_seqlens_q_ptr, q_total, max_seqlen_q, Hq, sequences,
+    q_rows, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store delta, rowsum(out * dout) - dlse, of one tile of queries of one head, and zeros where dQ is added up."""
     tile = tl.program_id(TILE_AXIS)
@@ -57,8 +86,6 @@ def prepare(
     q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
     q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
     q_aligned = (q_offset // 4 + b) * 4
-    k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
-    k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
     if q_start >= q_len:
         return
     # [BLOCK_M, BLOCK_DV]
@@ -94,7 +121,7 @@ def accumulate(
     k_buffer, v_buffer, kv_ready, factors, factors_ready, shares = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     stage, phase = at % STAGES, at // STAGES & 1
-    q_len, k_len, sum_tile, scale_log2, k_pos, q_begin = terms
+    sum_tile, scale_log2, k_pos, q_begin = terms
     # [BLOCK_M]
     row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
     q_pos = row + q_begin
@@ -167,7 +194,6 @@ def work(
     k_start = tile * BLOCK_N
     q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
     q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
-    q_aligned = (q_offset // 4 + b) * 4
     k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
     k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
     clear_rows(
@@ -199,7 +225,7 @@ def work(
                 // 64
                 * (BLOCK_D // 64)
             ).to(tl.int32)
-            terms = (q_len, k_len, sum_tile, scale_log2, k_pos, q_begin)
+            terms = (sum_tile, scale_log2, k_pos, q_begin)
             # a short tile at the end takes a mask
             full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
             for i in tl.range(first, last):
@@ -385,10 +411,10 @@ def backward(
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["q_total", "max_seqlen_q", "k_total", "max_seqlen_k", "Hq", "sequences"])
+@triton.jit(do_not_specialize=["q_total", "max_seqlen_q", "Hq", "sequences"])
 def finish(
-    dq_sum_ptr, dq_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale, q_total, max_seqlen_q, k_total, max_seqlen_k,
-    Hq, sequences, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, TILE_AXIS: tl.constexpr
+    dq_sum_ptr, dq_ptr, cu_seqlens_q_ptr, scale, q_total, max_seqlen_q, Hq, sequences, D: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store dQ of one tile of queries of one head: [64, 64] tiles as products leave them, turned into rows."""
     tile = tl.program_id(TILE_AXIS)
@@ -396,9 +422,6 @@ def finish(
     q_start = tile * BLOCK_M
     q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
     q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
-    q_aligned = (q_offset // 4 + b) * 4
-    k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
-    k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
     kernels.clear_rows(
         dq_ptr + tl.cast(h, tl.int64) * D, Hq * D, b, sequences, q_offset, q_len, q_end, q_total, tile,
         tl.num_programs(TILE_AXIS), BLOCK_M, BLOCK_D, D

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fd1ae3a44760f3b6
-#   text hash     af657d817c3de890
+#   content hash  5485fb032b6410d8
+#   text hash     31178810ec8bad5c
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

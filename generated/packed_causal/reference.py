@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fd1ae3a44760f3b6
-#   text hash     c705852dfd76b183
+#   content hash  5485fb032b6410d8
+#   text hash     ac7f319cc631eb17
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

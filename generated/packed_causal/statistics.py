@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fd1ae3a44760f3b6
-#   text hash     1cc5f7286650c571
+#   content hash  5485fb032b6410d8
+#   text hash     38bda9f2d2bbe82f
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 
@@ -61,10 +61,10 @@ def _measure(
             from_shapes=lambda: dict(
                 q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
                 lse_desc=runtime.vector_source(lse, block_m), q_total=q.shape[0], max_seqlen_q=max_seqlen_q,
-                k_total=k.shape[0], max_seqlen_k=max_seqlen_k, Hq=q.shape[-2], sequences=cu_seqlens_q.shape[0] - 1,
-                q_rows=lse.shape[-1], GROUP=q.shape[-2] // k.shape[-2], BLOCK_M=block_m, BLOCK_N=block_n,
-                BLOCK_D=runtime.padded_width(q), PRECISION=runtime.precision(q),
-                TILE_AXIS=runtime.tile_axis(max_seqlen_k, block_n), MAKES=makes, num_warps=warps, num_stages=stages,
+                k_total=k.shape[0], max_seqlen_k=max_seqlen_k, Hq=q.shape[-2], q_rows=lse.shape[-1],
+                GROUP=q.shape[-2] // k.shape[-2], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
+                PRECISION=runtime.precision(q), TILE_AXIS=runtime.tile_axis(max_seqlen_k, block_n), MAKES=makes,
+                num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
 
@@ -89,7 +89,7 @@ def measure_tile(
     largest, mass, k_tile, q_start, queries, terms, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
     PRECISION: tl.constexpr, MAKES: tl.constexpr, mixed, tail
 ):  # fmt: skip
-    """Update the largest logit and the sum of weights of each key of a tile by one tile of queries."""
+    """Update each key's largest logit and the sum of its weights, `mass`, by one tile of queries."""
     q_desc, lse_desc, row_base, q_offset, h, q_len = queries
     q_begin, scale_log2, k_pos = terms
     # [BLOCK_M]
@@ -117,10 +117,10 @@ def measure_tile(
     return largest, mass
 
 
-@triton.jit(do_not_specialize=["q_total", "max_seqlen_q", "k_total", "max_seqlen_k", "Hq", "sequences", "q_rows"])
+@triton.jit(do_not_specialize=["q_total", "max_seqlen_q", "k_total", "max_seqlen_k", "Hq", "q_rows"])
 def measure(
     q_desc, k_desc, lse_desc, largest_ptr, key_sums_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale, q_total,
-    max_seqlen_q, k_total, max_seqlen_k, Hq, sequences, q_rows, GROUP: tl.constexpr, BLOCK_M: tl.constexpr,
+    max_seqlen_q, k_total, max_seqlen_k, Hq, q_rows, GROUP: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr,
     MAKES: tl.constexpr
 ):  # fmt: skip

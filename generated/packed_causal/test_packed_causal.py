@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fd1ae3a44760f3b6
-#   text hash     2ebc9df22b833831
+#   content hash  5485fb032b6410d8
+#   text hash     1112d1e84788a47b
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

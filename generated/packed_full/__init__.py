@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f3da288c8fbcec15
-#   text hash     b1a5c59563c2d55f
+#   content hash  432bf5fae1c7264d
+#   text hash     80a1252ff65a7c84
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

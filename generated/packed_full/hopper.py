@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f3da288c8fbcec15
-#   text hash     fb6cd0997b421bbc
+#   content hash  432bf5fae1c7264d
+#   text hash     f21fcc4d998cd0ce
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -14,7 +14,7 @@ an early tile. In each program one warp loads, and workers of four warps take 64
                  the tile before; the weights of the first are worked out while the second is under way
 
 A stage is ready once all its bytes have come, and free once every worker is done with it; a barrier counts each.
-Tiles of keys are visited from the last to the first: mixed ones, full ones, and mixed ones again.
+Tiles of keys are visited from the last to the first: mixed ones, then full ones.
 
 Layouts
     SCORES     [64, BLOCK_N] in registers, as a product leaves them; a quad of threads holds a row
@@ -22,6 +22,31 @@ Layouts
     WEIGHTS    [64, BLOCK_N] as the left operand of the product that makes OUT
     SUMS       [64, 8]: each thread adds up its own columns of SCORES
     WIDE       [64, BLOCK_DV], 16 bytes of a row in each thread, as memory takes them
+
+Symbols
+    items, per_item      what programs take in turns, and its tiles of queries: 1, or 2 where they make pairs
+    tiles, group         tiles of queries of a head, and heads of a group
+    order                these four, which `digits` counts by
+    place, step          a program's item and the way to its next one, as (group, tile or pair, head of the group)
+    early, half          the number of an item's early tile; which tile of the item: 0 for the late one
+    STAGES, Q_STAGES     stages of the buffers of keys and of values, and of that of queries
+    queries, buffers     the buffer of queries with its barriers; those of keys and of values
+    WORKERS, WORKER      how many workers a program has, and which one this is
+    arguments, lengths   what workers and the loader take of the kernel's parameters
+    terms                a tuple that a worker makes for its steps: what none of them changes
+    x_buffer             tiles of x in shared memory, by stage
+    x_ready              for each of its stages a barrier that the tile has come
+    x_free               for each of its stages a barrier that all workers are done with the tile
+    at                   tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES
+    phase                a round's last bit: by it a barrier tells the round that a wait is for from the one before
+    ends                 tiles so far that reach into the next sequence
+    v_come               a barrier that such a tile has come: the loader clears rows before workers see it
+    visits               walks so far that had a tile
+    begun                tiles of queries so far: this one has stage begun % Q_STAGES
+    before               the stage of the tile before
+    turns                a barrier for each of three workers: it is its turn to issue products
+    packed               the weights of the tile before, two in each int32
+    rest                 tiles before it are still to come
 """
 
 import triton.language as tl
@@ -39,7 +64,7 @@ copy_tile = runtime.gluon_copy_of_tiles()
 
 @gluon.jit
 def digits(n, order):
-    """A number of items as groups of heads, tiles, and heads within a group: heads run fastest, then tiles."""
+    """A number of items, n, as groups of heads, tiles, and heads within a group: heads run fastest, then tiles."""
     items, tiles, group, per_item = order
     of_group = tl.cdiv(tiles, per_item)
     return n // (of_group * group), n // group % of_group, n % group
@@ -47,7 +72,7 @@ def digits(n, order):
 
 @gluon.jit
 def add_digits(place, step, order):
-    """The sum of two such numbers, without a division."""
+    """The sum of two such numbers, place and step, without a division."""
     items, tiles, group, per_item = order
     of_group = tl.cdiv(tiles, per_item)
     head = place[2] + step[2]
@@ -66,7 +91,7 @@ def matrix(buffer, i):
 
 @gluon.jit
 def pack(p, dtype: gl.constexpr):
-    """Two weights of 16 bits in each int32: as such they pass from step to step without being taken apart."""
+    """Two weights of 16 bits, as `dtype`, in each int32: so they pass from step to step without being taken apart."""
     even, odd = gl.split(p.reshape([p.shape[0], p.shape[1] // 2, 2]))
     if dtype == gl.bfloat16:
         return gl.inline_asm_elementwise("cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,f,f", [even, odd], gl.int32, True, 1)
@@ -76,7 +101,7 @@ def pack(p, dtype: gl.constexpr):
 
 @gluon.jit
 def unpack(packed, dtype: gl.constexpr, WEIGHTS: gl.constexpr):
-    """The weights as the left operand of a product."""
+    """The weights, of type `dtype`, as the left operand of a product."""
     even = packed.to(gl.uint16).to(dtype, bitcast=True)
     odd = (packed >> 16).to(gl.uint16).to(dtype, bitcast=True)
     return gl.convert_layout(gl.join(even, odd).reshape([packed.shape[0], packed.shape[1] * 2]), WEIGHTS)
@@ -102,7 +127,10 @@ def clear_rows(
     ptr, stride, b, sequences, offset, length, end, total, tile, tiles, WIDE: gl.constexpr, COLUMNS: gl.constexpr,
     WIDTH: gl.constexpr
 ):  # fmt: skip
-    """Store zeros in rows that belong to no sequence; the workers of a sequence share those next to it."""
+    """Store zeros in rows that belong to no sequence: worker `tile` of `tiles` has a share of those near b.
+
+    Of `total` rows the sequence has `length` from `offset` on; it has room up to row `end`.
+    """
     zeros = gl.full([64, COLUMNS], 0.0, gl.float32, WIDE)
     # a sequence that is longer than told ends early; the last one has all rows behind it
     end = tl.where(b + 1 == sequences, total, end)
@@ -116,7 +144,7 @@ def clear_rows(
 
 @gluon.jit
 def clear_behind(tile, count, ROWS: gl.constexpr):
-    """Clear the rows of a tile in shared memory from row `count` on, eight at a time."""
+    """Clear the rows of a tile of ROWS rows in shared memory from row `count` on, eight at a time."""
     STRIP: gl.constexpr = gl.BlockedLayout([1, 8], [256 // tile.shape[1], tile.shape[1] // 8], [1, 1], [1, 0])
     row = gl.arange(0, 8, gl.SliceLayout(1, STRIP))
     for first in gl.static_range(0, ROWS, 8):
@@ -219,8 +247,7 @@ def add_last(at, acc, packed, buffers, STAGES: gl.constexpr, WEIGHTS: gl.constex
 @gluon.jit
 def work(
     arguments, order, queries, buffers, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
-    Q_STAGES: tl.constexpr, GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr, WORKERS: tl.constexpr,
-    WORKER: tl.constexpr
+    Q_STAGES: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr, WORKERS: tl.constexpr, WORKER: tl.constexpr
 ):  # fmt: skip
     """Store out and the LSE of 64 queries of each tile of this program."""
     (
@@ -246,7 +273,6 @@ def work(
             tile = tl.where(half == 0, tiles - 1 - early, early)
             head = place[0] * group + place[2]
             b, h = head // Hq, head % Hq
-            kv_h = h // GROUP
             q_start = tile * BLOCK_M
             q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
             q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
@@ -366,7 +392,6 @@ def load_tiles(
             q_start = tile * BLOCK_M
             q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
             q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
-            q_aligned = (q_offset // 4 + b) * 4
             k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
             k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
             if ((half == 0) | (early < tiles - 1 - early)) & (q_start < q_len):
@@ -389,7 +414,7 @@ def load_tiles(
 
 @gluon.jit
 def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
-    """Barriers for the stages of a buffer."""
+    """COUNT barriers, one for each stage of a buffer: they wait for as many ARRIVALS, and for all bytes expected."""
     made = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(COUNT):
         mbarrier.init(made.index(i), count=ARRIVALS)
@@ -440,16 +465,13 @@ def forward(
         gl.warp_specialize(
             [
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
-                    WORKERS, 0
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 0
                 )),
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
-                    WORKERS, 1
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 1
                 )),
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
-                    WORKERS, 2
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 2
                 )),
                 (load_tiles, (
                     lengths, order, queries, buffers, q_desc, k_desc, v_desc, v_come, BLOCK_M, BLOCK_N, STAGES,
@@ -462,12 +484,10 @@ def forward(
         gl.warp_specialize(
             [
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
-                    WORKERS, 0
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 0
                 )),
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
-                    WORKERS, 1
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 1
                 )),
                 (load_tiles, (
                     lengths, order, queries, buffers, q_desc, k_desc, v_desc, v_come, BLOCK_M, BLOCK_N, STAGES,

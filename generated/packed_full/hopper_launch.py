@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f3da288c8fbcec15
-#   text hash     2d4170f581cc61a3
+#   content hash  432bf5fae1c7264d
+#   text hash     7d2564fac566944f
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py gets."""
 
@@ -18,14 +18,14 @@ def differentiate(
         q.shape[1] * (q.shape[0] // block_m + cu_seqlens_q.shape[0] - 1) * block_m * runtime.padded_width(q)
     )
     runtime.launch(
-        cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, dlse, delta, cu_seqlens_q, cu_seqlens_k),
+        cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, dlse, delta, cu_seqlens_q),
         grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * q.shape[-2], max_seqlen_q, block_m, k, v),
         from_shapes=lambda: dict(
             out_desc=runtime.tile_source(out, block_m), dout_desc=runtime.tile_source(dout, block_m),
-            q_total=q.shape[0], max_seqlen_q=max_seqlen_q, k_total=k.shape[0], max_seqlen_k=max_seqlen_k,
-            Hq=q.shape[-2], sequences=cu_seqlens_q.shape[0] - 1, q_rows=lse.shape[-1], BLOCK_M=block_m,
-            BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v),
-            TILE_AXIS=runtime.tile_axis(max_seqlen_q, block_m), num_warps=warps, num_stages=stages,
+            q_total=q.shape[0], max_seqlen_q=max_seqlen_q, Hq=q.shape[-2], sequences=cu_seqlens_q.shape[0] - 1,
+            q_rows=lse.shape[-1], BLOCK_M=block_m, BLOCK_D=runtime.padded_width(q),
+            BLOCK_DV=runtime.padded_width(v), TILE_AXIS=runtime.tile_axis(max_seqlen_q, block_m), num_warps=warps,
+            num_stages=stages,
         ),
     )  # fmt: skip
     runtime.launch(
@@ -43,12 +43,11 @@ def differentiate(
         ),
     )  # fmt: skip
     runtime.launch(
-        cache, kernels.finish, (block_m, block_n), (dq_sum, dq, cu_seqlens_q, cu_seqlens_k, float(scale)),
+        cache, kernels.finish, (block_m, block_n), (dq_sum, dq, cu_seqlens_q, float(scale)),
         grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * q.shape[-2], max_seqlen_q, block_m, k, v),
         from_shapes=lambda: dict(
-            q_total=q.shape[0], max_seqlen_q=max_seqlen_q, k_total=k.shape[0], max_seqlen_k=max_seqlen_k,
-            Hq=q.shape[-2], sequences=cu_seqlens_q.shape[0] - 1, D=q.shape[-1], BLOCK_M=block_m,
-            BLOCK_D=runtime.padded_width(q), TILE_AXIS=runtime.tile_axis(max_seqlen_q, block_m), num_warps=warps,
-            num_stages=stages,
+            q_total=q.shape[0], max_seqlen_q=max_seqlen_q, Hq=q.shape[-2], sequences=cu_seqlens_q.shape[0] - 1,
+            D=q.shape[-1], BLOCK_M=block_m, BLOCK_D=runtime.padded_width(q),
+            TILE_AXIS=runtime.tile_axis(max_seqlen_q, block_m), num_warps=warps, num_stages=stages,
         ),
     )  # fmt: skip

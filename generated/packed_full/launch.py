@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f3da288c8fbcec15
-#   text hash     75d477cd78453208
+#   content hash  432bf5fae1c7264d
+#   text hash     7ddbd5d88791eead
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f3da288c8fbcec15
-#   text hash     4bab6a4409e113c9
+#   content hash  432bf5fae1c7264d
+#   text hash     b9565e2e7253fa75
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8233bad351e3576f
-#   text hash     4e75473fe6ae3af9
+#   content hash  981a4dd422efffd9
+#   text hash     7a22c9a1da42582c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

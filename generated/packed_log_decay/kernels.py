@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8233bad351e3576f
-#   text hash     cb1823b79efb4761
+#   content hash  981a4dd422efffd9
+#   text hash     b9b44e448a12d7ad
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 
@@ -60,17 +60,22 @@ Programs
     Programs of `scan`, `scan_back` are numbered along one axis.
 
 Tensors, by their axes
-    q, dq              [q_total, Hq, D]
-    out, dout          [q_total, Hq, DV]
-    k, dk              [k_total, Hkv, D]
-    v, dv              [k_total, Hkv, DV]
-    lse, delta         [Hq, q_rows], float32, the LSE in log2 units
-    cu_seqlens_q, _k   [sequences + 1], int32: where each sequence's rows begin, at last where they end
-    in_log_decay       [token, head], float; kernels read its sums, 4 parts one behind the other: sum, rest, the first
-                       position of the token's document and the one behind its last, as bits of int32
-    x_desc             of q, k, v, out, dout: loads tiles of x at [h, row, column]; a TMA descriptor, or a tuple of
-                       pointer, width, strides
-                       of others: loads values of rows from a place on; a descriptor of one axis, or a pointer
+    q, dq           [q_total, Hq, D]
+    out, dout       [q_total, Hq, DV]
+    k, dk           [k_total, Hkv, D]
+    v, dv           [k_total, Hkv, DV]
+    lse, delta      [Hq, q_rows], float32, the LSE in log2 units
+    dlse            [Hq, q_rows], float32: the gradient of the LSE in natural-log units, or None
+    cu_seqlens_q, cu_seqlens_k, cu_seqlens
+                    [sequences + 1], int32: where each sequence's rows begin, at last where they end; in `scan` those of
+                    keys
+    in_log_decay    [token, head], float; kernels read its sums, 4 parts one behind the other: sum, rest, the first
+                    position of the token's document and the one behind its last, as bits of int32
+    x_desc          of q, k, v, out, dout: loads tiles of x at [h, row, column]; a TMA descriptor, or a tuple of
+                    pointer, width, strides
+                    of others: loads values of rows from a place on; a descriptor of one axis, or a pointer
+    x_ptr, x_base   a pointer to x's first value; to the first one of the program's own
+    x_stride_a      how far x's values are apart along axis a; 0 where one stands for all
 
 Packing
     A TMA load may return rows of the next sequence. Steps with `tail` zero those that a product sums over (0 * NaN is
@@ -96,11 +101,13 @@ Symbols
     q_len, k_len              queries and keys of a sequence
     D                         head size of q and k
     DV                        head size of v and out
+    scale                     what q . k is multiplied by
+    LOG2E                     log2(e): it turns natural-log units into log2 units
     MAKES                     the gradient that a launch makes, dk or dv, where heads are wider than 256; None: both
     q_start, k_start          first row of a tile of queries, first key of a tile of keys, within the sequence
     row                       rows of a tile's queries, counted from the sequence's first one
     q_begin                   the position of row 0: k_len - q_len, so that last query and last key line up
-    q_pos                     their positions, row + q_begin
+    q_pos                     positions of a tile's queries, row + q_begin
     k_pos                     positions of a tile's keys
     q_first                   first position of a tile of queries
     q_last                    last position of a tile of queries, below k_len
@@ -110,15 +117,30 @@ Symbols
     full_first, full_last     those in [full_first, full_last) show all to it: no step there applies the mask
     mixed                     whether a step applies the mask
     tail                      whether a step's tile may reach into the next sequence
+    inner                     tiles before it end within the sequence
     TILE_AXIS                 the axis of the grid that holds the tiles which programs own
     m, l, acc                 running maximum, denominator and numerator of the softmax, the maximum in log2 units
     p                         weights, before they are divided by l in `forward`
+    pivot, shrink             what a step measures scores from; what it multiplies earlier sums by as m grows
     dp, ds                    gradients of the weights and of the score
     delta                     rowsum(out * dout) - dlse, what the softmax takes off each dp of a row
-    q_offset, k_offset        rows where a sequence begins in the tensors
+    q_offset, k_offset        first rows of a sequence in the tensors
+    q_end, k_end              rows behind the last ones of a sequence
     q_total, k_total          rows of the tensors
+    max_seqlen_q, max_seqlen_k
+                              rows of a sequence that count at most, as the call tells
+    sequences                 how many sequences the call has
     q_rows, k_rows            values of a head in vectors of the package's own
     q_aligned, k_aligned      where a sequence begins there: at multiples of 4, where descriptors can read
+    row_base                  where the values of the program's sequence and head begin in lse and delta
+    first_row                 the first one of the program's sequence and head in out, dq, dk or dv, of rows of one head
+                              each
+    keys, queries, terms      tuples that a kernel makes for its steps: what none of them changes
+    PRECISION                 how float32 is multiplied: ieee, or tf32 where PyTorch does so; 16-bit types do not heed
+                              it
+    BLOCK                     rows of a tile, in functions that serve both sides; tokens that `scan` takes at a time
+    ROWS, COLUMNS, WIDTH      rows and columns of a tile, and how many of the columns the tensor has
+    count                     how many rows or tokens there are: the index behind the last one
     in_log_decay_anchor       the sum that a program reads in_log_decay as a difference from
     in_log_decay_at_begin_q   where the document of each query begins, by in_log_decay
     in_log_decay_q            sum of in_log_decay up to [q], less in_log_decay_anchor
@@ -172,7 +194,8 @@ def keep_documents(
 ):
     """Narrow a range of tiles to the documents of a tile's own tokens; tiles inside all of them need no mask.
 
-    The bounds of a token's document are stored two and three parts behind its sum; row 0 has the position `shift`.
+    Its own tokens are those from own_first to own_last. The bounds of a token's document are stored two and three parts
+    behind its sum, each of `part` values; row 0 of the tiles has the position `shift`.
     """
     at_first, at_last = tl.maximum(own_first, 0).to(tl.int64) * stride, tl.maximum(own_last, 0).to(tl.int64) * stride
     begin = tl.load(ptr + 2 * part + at_first).to(tl.int32, bitcast=True) - shift
@@ -188,7 +211,7 @@ def keep_documents(
 
 @triton.jit
 def find_rows(cu_seqlens_ptr, b, total):
-    """First row of sequence b and the row behind its last; clamped to [0, total], and never decreasing."""
+    """First row of sequence b in cu_seqlens and the row behind its last; within [0, total], and never decreasing."""
     first = tl.minimum(tl.maximum(tl.load(cu_seqlens_ptr + b), 0), total)
     return first, tl.maximum(tl.minimum(tl.load(cu_seqlens_ptr + b + 1), total), first)
 
@@ -215,7 +238,10 @@ def clear_rows(
     ptr, stride, b, sequences, offset, length, end, total, tile, tiles, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     WIDTH: tl.constexpr
 ):  # fmt: skip
-    """Store zeros in rows that belong to no sequence; the programs of a sequence share those next to it."""
+    """Store zeros in rows that belong to no sequence: program `tile` of `tiles` has a share of those near b.
+
+    Of `total` rows the sequence has `length` from `offset` on; it has room up to row `end`.
+    """
     zeros = tl.zeros([ROWS, COLUMNS], tl.float32)
     # a sequence that is longer than told ends early; the last one has all rows behind it
     end = tl.where(b + 1 == sequences, total, end)
@@ -248,7 +274,10 @@ def batch_and_head(heads, TILE_AXIS: tl.constexpr):
 
 @triton.jit
 def load_rows(desc, base, first, row, stride, count):
-    """Load a value for each row of a head, from `first` on; values outside [0, count) are 0 or those of a neighbour."""
+    """Load a value for each row of a head, whose values begin at `base`, from `first` on.
+
+    Values outside [0, count) are 0 or those of a neighbour.
+    """
     if isinstance(desc, tl.core.tensor_descriptor_base):
         x = to_32bit(desc.load([tl.cast(base + first, tl.int32)]))
     else:
@@ -771,7 +800,7 @@ def backward_dq(
 
 @triton.jit
 def later(a, b):
-    """Maximum of two indices, to be scanned."""
+    """Maximum of two indices, a and b, to be scanned."""
     return tl.maximum(a, b)
 
 
@@ -786,7 +815,7 @@ def scan(
     x_ptr, sums_ptr, cu_seqlens_ptr, x_stride_head, x_stride_token, k_total, k_rows, heads, RESET: tl.constexpr,
     BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Store the cumulative sums over the tokens of one head of one sequence; values of RESET or less begin a document.
+    """Store the cumulative sums of x over the tokens of one of `heads` heads; values of RESET or less begin a document.
 
     Four parts are stored one behind the other: the sums as float32, what rounding left of them, and the index at which
     each token's document begins and the index behind its end, as the bits of int32.
@@ -824,7 +853,10 @@ def scan_back(
     x_ptr, dsums_ptr, dx_ptr, cu_seqlens_ptr, x_stride_head, x_stride_token, k_total, k_rows, heads,
     RESET: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Store the gradient of the values that were summed: for each token, the sum of dsums from it to the end."""
+    """Store dx, the gradient of the values x that were summed: for each token, the sum of dsums from it to the end.
+
+    Values of RESET or less, which begin a document, have a gradient of 0. There are `heads` heads.
+    """
     b, h = tl.program_id(0) // heads, tl.program_id(0) % heads
     offset, past = find_rows(cu_seqlens_ptr, b, k_total)
     count = past - offset

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8233bad351e3576f
-#   text hash     32f24ef9ab9169a8
+#   content hash  981a4dd422efffd9
+#   text hash     d2b2cf4465e84872
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  707b7a436f34729f
-#   text hash     2ccdb6345aa241ad
+#   content hash  18782850680256a4
+#   text hash     f2b19b8278068713
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  707b7a436f34729f
-#   text hash     60957d101ee35012
+#   content hash  18782850680256a4
+#   text hash     f482ffe43f70f468
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py gets."""
 
@@ -18,14 +18,14 @@ def differentiate(
         q.shape[1] * (q.shape[0] // block_m + cu_seqlens_q.shape[0] - 1) * block_m * runtime.padded_width(q)
     )
     runtime.launch(
-        cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, dlse, delta, cu_seqlens_q, cu_seqlens_k),
+        cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, dlse, delta, cu_seqlens_q),
         grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * q.shape[-2], max_seqlen_q, block_m, k, v),
         from_shapes=lambda: dict(
             out_desc=runtime.tile_source(out, block_m), dout_desc=runtime.tile_source(dout, block_m),
-            q_total=q.shape[0], max_seqlen_q=max_seqlen_q, k_total=k.shape[0], max_seqlen_k=max_seqlen_k,
-            Hq=q.shape[-2], sequences=cu_seqlens_q.shape[0] - 1, q_rows=lse.shape[-1], BLOCK_M=block_m,
-            BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v),
-            TILE_AXIS=runtime.tile_axis(max_seqlen_q, block_m), num_warps=warps, num_stages=stages,
+            q_total=q.shape[0], max_seqlen_q=max_seqlen_q, Hq=q.shape[-2], sequences=cu_seqlens_q.shape[0] - 1,
+            q_rows=lse.shape[-1], BLOCK_M=block_m, BLOCK_D=runtime.padded_width(q),
+            BLOCK_DV=runtime.padded_width(v), TILE_AXIS=runtime.tile_axis(max_seqlen_q, block_m), num_warps=warps,
+            num_stages=stages,
         ),
     )  # fmt: skip
     runtime.launch(
@@ -57,12 +57,11 @@ def differentiate(
         ),
     )  # fmt: skip
     runtime.launch(
-        cache, kernels.turn_back, (block_m, block_n), (dk, cu_seqlens_q, cu_seqlens_k, cos, sin, positions),
+        cache, kernels.turn_back, (block_m, block_n), (dk, cu_seqlens_k, cos, sin, positions),
         grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * k.shape[-2], max_seqlen_k, block_n, q, dout),
         from_shapes=lambda: dict(
-            q_total=q.shape[0], max_seqlen_q=max_seqlen_q, k_total=k.shape[0], max_seqlen_k=max_seqlen_k,
-            Hq=q.shape[-2], cos_stride_row=cos.stride(0), cos_stride_column=cos.stride(1),
-            sin_stride_row=sin.stride(0), sin_stride_column=sin.stride(1),
+            k_total=k.shape[0], max_seqlen_k=max_seqlen_k, Hq=q.shape[-2], cos_stride_row=cos.stride(0),
+            cos_stride_column=cos.stride(1), sin_stride_row=sin.stride(0), sin_stride_column=sin.stride(1),
             positions_stride_token=runtime.stride(positions, 0), position_end=cos.shape[0],
             GROUP=q.shape[-2] // k.shape[-2], D=q.shape[-1], PAIRS=cos.shape[1], BLOCK_N=block_n,
             BLOCK_PAIRS=runtime.power_of_2(cos.shape[1]), TILE_AXIS=runtime.tile_axis(max_seqlen_k, block_n),

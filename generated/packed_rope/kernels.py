@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  707b7a436f34729f
-#   text hash     b545a42222f4154d
+#   content hash  18782850680256a4
+#   text hash     d3e9808101842c80
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 
@@ -50,12 +50,18 @@ Tensors, by their axes
     k, dk                [k_total, Hkv, D]
     v, dv                [k_total, Hkv, DV]
     lse, delta           [Hq, q_rows], float32, the LSE in log2 units
-    cu_seqlens_q, _k     [sequences + 1], int32: where each sequence's rows begin, at last where they end
-    cos, sin             [positions, PAIRS]
+    dlse                 [Hq, q_rows], float32: the gradient of the LSE in natural-log units, or None
+    cu_seqlens_q, cu_seqlens_k
+                         [sequences + 1], int32: where each sequence's rows begin, at last where they end
+    cos, sin             [position_end, PAIRS]
+    positions            [k_total], int: for the position of a query or a key its row in these, or None: the position
+                         itself
     q_turned, k_turned   q and k rotated: what the other kernels take for q and k
     x_desc               of q, k, v, out, dout: loads tiles of x at [h, row, column]; a TMA descriptor, or a tuple of
                          pointer, width, strides
                          of others: loads values of rows from a place on; a descriptor of one axis, or a pointer
+    x_ptr, x_base        a pointer to x's first value; to the first one of the program's own
+    x_stride_a           how far x's values are apart along axis a; 0 where one stands for all
 
 Packing
     A TMA load may return rows of the next sequence. Steps with `tail` zero those that a product sums over (0 * NaN is
@@ -81,11 +87,14 @@ Symbols
     q_len, k_len            queries and keys of a sequence
     D                       head size of q and k
     DV                      head size of v and out
+    scale                   what q . k is multiplied by
+    scale_log2              scale * LOG2E
+    LOG2E                   log2(e): it turns natural-log units into log2 units
     MAKES                   the gradient that a launch makes, dk or dv, where heads are wider than 256; None: both
     q_start, k_start        first row of a tile of queries, first key of a tile of keys, within the sequence
     row                     rows of a tile's queries, counted from the sequence's first one
     q_begin                 the position of row 0: k_len - q_len, so that last query and last key line up
-    q_pos                   their positions, row + q_begin
+    q_pos                   positions of a tile's queries, row + q_begin
     k_pos                   positions of a tile's keys
     q_first                 first position of a tile of queries
     q_last                  last position of a tile of queries, below k_len
@@ -95,16 +104,32 @@ Symbols
     full_first, full_last   those in [full_first, full_last) show all to it: no step there applies the mask
     mixed                   whether a step applies the mask
     tail                    whether a step's tile may reach into the next sequence
+    inner                   tiles before it end within the sequence
     TILE_AXIS               the axis of the grid that holds the tiles which programs own
     m, l, acc               running maximum, denominator and numerator of the softmax, the maximum in log2 units
     p                       weights, before they are divided by l in `forward`
+    pivot, shrink           what a step measures scores from; what it multiplies earlier sums by as m grows
     dp, ds                  gradients of the weights and of the score
     delta                   rowsum(out * dout) - dlse, what the softmax takes off each dp of a row
-    q_offset, k_offset      rows where a sequence begins in the tensors
+    q_offset, k_offset      first rows of a sequence in the tensors
+    q_end, k_end            rows behind the last ones of a sequence
     q_total, k_total        rows of the tensors
+    max_seqlen_q, max_seqlen_k
+                            rows of a sequence that count at most, as the call tells
+    sequences               how many sequences the call has
     q_rows                  values of a head in vectors of the package's own
     q_aligned               where a sequence begins there: at multiples of 4, where descriptors can read
+    row_base                where the values of the program's sequence and head begin in lse and delta
+    first_row               the first one of the program's sequence and head in out, dq, dk or dv, of rows of one head
+                            each
     PAIRS, BLOCK_PAIRS      rotated pairs of components, and the power of 2 that holds as many
+    position_end            how many rows cos and sin have
+    keys, queries, terms    tuples that a kernel makes for its steps: what none of them changes
+    PRECISION               how float32 is multiplied: ieee, or tf32 where PyTorch does so; 16-bit types do not heed it
+    BLOCK                   rows of a tile, in functions that serve both sides
+    BLOCK_T, tiles          rows of a tile of `rotate`, and how many such tiles the longest sequence has
+    ROWS, COLUMNS, WIDTH    rows and columns of a tile, and how many of the columns the tensor has
+    count                   how many rows or tokens there are: the index behind the last one
 """
 
 import triton
@@ -149,7 +174,7 @@ def query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M: tl.constexpr):
 
 @triton.jit
 def find_rows(cu_seqlens_ptr, b, total):
-    """First row of sequence b and the row behind its last; clamped to [0, total], and never decreasing."""
+    """First row of sequence b in cu_seqlens and the row behind its last; within [0, total], and never decreasing."""
     first = tl.minimum(tl.maximum(tl.load(cu_seqlens_ptr + b), 0), total)
     return first, tl.maximum(tl.minimum(tl.load(cu_seqlens_ptr + b + 1), total), first)
 
@@ -176,7 +201,10 @@ def clear_rows(
     ptr, stride, b, sequences, offset, length, end, total, tile, tiles, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     WIDTH: tl.constexpr
 ):  # fmt: skip
-    """Store zeros in rows that belong to no sequence; the programs of a sequence share those next to it."""
+    """Store zeros in rows that belong to no sequence: program `tile` of `tiles` has a share of those near b.
+
+    Of `total` rows the sequence has `length` from `offset` on; it has room up to row `end`.
+    """
     zeros = tl.zeros([ROWS, COLUMNS], tl.float32)
     # a sequence that is longer than told ends early; the last one has all rows behind it
     end = tl.where(b + 1 == sequences, total, end)
@@ -209,7 +237,10 @@ def batch_and_head(heads, TILE_AXIS: tl.constexpr):
 
 @triton.jit
 def load_rows(desc, base, first, row, stride, count):
-    """Load a value for each row of a head, from `first` on; values outside [0, count) are 0 or those of a neighbour."""
+    """Load a value for each row of a head, whose values begin at `base`, from `first` on.
+
+    Values outside [0, count) are 0 or those of a neighbour.
+    """
     if isinstance(desc, tl.core.tensor_descriptor_base):
         x = to_32bit(desc.load([tl.cast(base + first, tl.int32)]))
     else:
@@ -246,7 +277,7 @@ def load_cos_sin(
     position, inside, cos_ptr, cos_stride_row, cos_stride_column, sin_ptr, sin_stride_row, sin_stride_column,
     positions_base, positions_stride_token, position_end, PAIRS: tl.constexpr, BLOCK_PAIRS: tl.constexpr
 ):  # fmt: skip
-    """Load cosines and sines of the rotation angles at these positions, as [rows, pairs]."""
+    """Load cosines and sines of the rotation angles at each `position`, as [rows, pairs]; only those `inside` count."""
     if positions_base is not None:
         inside &= position >= 0
         position = tl.load(positions_base + position.to(tl.int64) * positions_stride_token, mask=inside, other=0)
@@ -262,7 +293,10 @@ def rotate_pairs(
     x_ptr, x_stride, x_stride_column, turned_ptr, turned_stride, row, inside, cos, sin, PAIRS: tl.constexpr,
     BLOCK_PAIRS: tl.constexpr
 ):  # fmt: skip
-    """Rotate the pairs of components of rows of one head: (a, b) -> (a cos - b sin, b cos + a sin)."""
+    """Rotate the pairs of components of x, rows of one head, into `turned`: (a, b) -> (a cos - b sin, b cos + a sin).
+
+    Rows that are not `inside` are left alone.
+    """
     pair = tl.arange(0, BLOCK_PAIRS).to(tl.int64)[None, :]
     first, second = pair, pair + PAIRS
     x_row, turned_row = row.to(tl.int64)[:, None] * x_stride, row.to(tl.int64)[:, None] * turned_stride
@@ -280,7 +314,10 @@ def unrotate(
     sin_stride_column, positions_base, positions_stride_token, position_end, PAIRS: tl.constexpr,
     BLOCK_PAIRS: tl.constexpr, ROWS: tl.constexpr
 ):  # fmt: skip
-    """Apply the inverse rotation in place to the rows of a gradient that this program has stored."""
+    """Apply the inverse rotation in place to the rows of a gradient, x, that this program has stored.
+
+    These are ROWS rows from `start` on, below row `count`; row 0 has the position `shift`.
+    """
     tl.debug_barrier()  # other threads of the program wrote part of them
     STEP: tl.constexpr = min(ROWS, 2048 // BLOCK_PAIRS)
     end = tl.minimum(start + ROWS, count)

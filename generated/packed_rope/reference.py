@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  707b7a436f34729f
-#   text hash     6bb87b0523a489c0
+#   content hash  18782850680256a4
+#   text hash     e2a64bfd71d703bf
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

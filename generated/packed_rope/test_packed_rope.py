@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  707b7a436f34729f
-#   text hash     ef375240b09daea4
+#   content hash  18782850680256a4
+#   text hash     3acc6e2e8b512e43
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

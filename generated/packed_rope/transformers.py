@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  707b7a436f34729f
-#   text hash     8dfb4709c1108b05
+#   content hash  18782850680256a4
+#   text hash     ca97572ed24ad4e1
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -144,7 +144,7 @@ def _forward(layer, hidden_states, position_embeddings, attention_mask=None, pas
         dropout=layer.attention_dropout if layer.training else 0.0,
         scaling=layer.scaling,
         sliding_window=LAYERS[type(layer).__name__](layer),
-        angles=_angles(cos, sin, query, attention_mask),
+        angles=_angles(cos, sin, query),
         **kwargs,
     )
     return layer.o_proj(out.flatten(-2)), weights
@@ -156,7 +156,7 @@ def _rotate(x, cos, sin):
     return x * cos[:, None] + torch.cat((-second, first), -1) * sin[:, None]
 
 
-def _angles(cos, sin, query, attention_mask):
+def _angles(cos, sin, query):
     """Tables with a row for each token, by what a model's rotary embedding gave, and the tokens' rows in them."""
     tables = [x[..., : x.shape[-1] // 2].flatten(0, 1) for x in (cos, sin)]
     rows = torch.arange(len(tables[0]), dtype=torch.int32, device=cos.device).view(cos.shape[:2])

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  93ec6a48d5a5c0a6
-#   text hash     1bb29774c1667e2c
+#   content hash  431c8083968dafd6
+#   text hash     0cf52b0f82ba12ee
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  93ec6a48d5a5c0a6
-#   text hash     b6d061f9aa1a399c
+#   content hash  431c8083968dafd6
+#   text hash     5b8f533883f47dc6
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

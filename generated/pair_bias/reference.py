@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  93ec6a48d5a5c0a6
-#   text hash     36d11b0815c088f4
+#   content hash  431c8083968dafd6
+#   text hash     97d916b20c7f3cc7
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  93ec6a48d5a5c0a6
-#   text hash     6206b126d1f07f16
+#   content hash  431c8083968dafd6
+#   text hash     36ea9c1924baf79d
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -95,19 +95,15 @@ TILES_FP32 = {
 }
 
 # float16 and bfloat16, by columns of a tile, and by how many keys the longest sequence has at least; kernels for Hopper GPUs,
-# a worker of four warps for each 64 queries, backward for each 64 keys
+# a worker of four warps for each 64 queries
 TILES_HOPPER = {
     "forward": {
         64: {0: (128, 64, 8, 3)},
         128: {0: (128, 64, 8, 3)},
         256: {0: (128, 64, 8, 2)},
     },
-    "backward": {
-        64: {0: (128, 128, 8, 2)},
-        128: {0: (64, 128, 8, 2)},
-    },
 }
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again
-HOPPER_IS_FASTER = {"forward": {64: (0,), 128: (0,)}, "backward": {64: (4096,), 128: (0,)}}
+HOPPER_IS_FASTER = {"forward": {64: (0,), 128: (0,)}}

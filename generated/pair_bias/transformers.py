@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  93ec6a48d5a5c0a6
-#   text hash     7de37ef3a32b7991
+#   content hash  431c8083968dafd6
+#   text hash     68a0d64f4e9f4000
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

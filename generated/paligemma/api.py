@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0f833346d50bcfb8
-#   text hash     1eeb6d9e128c94fd
+#   content hash  e706910119e09313
+#   text hash     ecfa8a682ac212f0
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

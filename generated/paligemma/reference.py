@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0f833346d50bcfb8
-#   text hash     6dcb55d83292680d
+#   content hash  e706910119e09313
+#   text hash     67137c3f56a5e900
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0f833346d50bcfb8
-#   text hash     cc8559522de9f13a
+#   content hash  e706910119e09313
+#   text hash     7afb74a91dac88b3
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0f833346d50bcfb8
-#   text hash     a1ee4f5ccc7d559d
+#   content hash  e706910119e09313
+#   text hash     5ce4d3de8ce65075
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  451ac98f45a4f43e
-#   text hash     eea483d90dcbab6b
+#   content hash  84a36dfeed6d9fe6
+#   text hash     ad6bf4dcb51192e9
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

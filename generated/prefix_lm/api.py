@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  451ac98f45a4f43e
-#   text hash     ef2d51ffa5acbb4c
+#   content hash  84a36dfeed6d9fe6
+#   text hash     7485b74efbbe2907
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

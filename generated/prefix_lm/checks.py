@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/tests/checks.py.jinja
-#   content hash  16355a5f7eb31fc2
-#   text hash     44bafb36c7c4cc03
+#   content hash  c7b3c0824dcd27a8
+#   text hash     7b586e3f385ea975
 #   render with   attnforge render SPEC
 """What suites check and by which rule; what is a variant's own stands in the test file beside it.
 
@@ -634,7 +634,7 @@ def store_range(found_ptr, span, found, COUNT: tl.constexpr):
         tl.store(found_ptr + (span * 4 + place) * COUNT + tl.arange(0, COUNT), found[place])
 
 
-def visible_keys(variant, inputs):
+def visible_keys(inputs):
     """Which keys each query of a single head sees, (rows, keys): those whose score the reference has not hidden."""
     module, scores = sys.modules[reference.__module__], []
     weighted = module._weighted
@@ -660,7 +660,7 @@ def by_tiles(visible, own, other):
 def check_ranges(variant, case, rows, ranges):
     """Tiles of `rows`, "queries" or "keys", visit all that they see, and what they see in part not without the mask."""
     inputs = variant.make_inputs(replace(case, Hq=1, Hkv=1))
-    visible = visible_keys(variant, inputs)
+    visible = visible_keys(inputs)
     lengths = {"q_len": visible.shape[0], "k_len": visible.shape[1]}
     numbers = [int(torch.as_tensor(inputs[name]).flatten()[0]) for name in ranges.numbers]
     # single positions find the ends of ranges off by one, tiles those that were taken from the wrong end of a tile

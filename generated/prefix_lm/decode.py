@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  451ac98f45a4f43e
-#   text hash     9bf6c0b1717bfbd3
+#   content hash  84a36dfeed6d9fe6
+#   text hash     2db431ca1142de0a
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

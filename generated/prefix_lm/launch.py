@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  451ac98f45a4f43e
-#   text hash     2365d9dd00f375cf
+#   content hash  84a36dfeed6d9fe6
+#   text hash     58f8dd595ec8b3da
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -86,8 +86,8 @@ def _differentiate(
     dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
     if entries is None and runtime.differentiated(  # on Hopper GPUs, all at once
-        cache, tiles, wanted[:3], k.shape[1], q, k, v, entries, in_prefix_len, scale, out, lse, dout, dlse, delta,
-        dq, dk, dv,
+        cache, tiles, wanted[:3], k.shape[1], q, k, v, in_prefix_len, scale, out, lse, dout, dlse, delta, dq, dk,
+        dv,
     ):  # fmt: skip
         return tuple(gradients)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  451ac98f45a4f43e
-#   text hash     91dad3004707d481
+#   content hash  84a36dfeed6d9fe6
+#   text hash     7f69189e567c5574
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  451ac98f45a4f43e
-#   text hash     6f619079c3d7ff9a
+#   content hash  84a36dfeed6d9fe6
+#   text hash     476a1352995ba8d3
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f24b427bddd418eb
-#   text hash     ab8e25a759de8c40
+#   content hash  a9af90c520b26698
+#   text hash     76af66fcce84c1cd
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f24b427bddd418eb
-#   text hash     acbf795a35974b3c
+#   content hash  a9af90c520b26698
+#   text hash     671aed072832d619
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

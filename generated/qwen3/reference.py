@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f24b427bddd418eb
-#   text hash     2a36a149fbd0e77e
+#   content hash  a9af90c520b26698
+#   text hash     7f0a85b4e1c75d36
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f24b427bddd418eb
-#   text hash     60e4cb05cb05ad8f
+#   content hash  a9af90c520b26698
+#   text hash     0bd8819156b0eda7
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  93a33714e063e2cc
-#   text hash     06838c55939dddf5
+#   content hash  62b271d91aae0d17
+#   text hash     9969fa8e31e4f553
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

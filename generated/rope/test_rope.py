@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  93a33714e063e2cc
-#   text hash     a6977d54cdef9fe0
+#   content hash  62b271d91aae0d17
+#   text hash     f2c6bc86aa81117d
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

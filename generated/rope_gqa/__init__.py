@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c3fe33aede53de15
-#   text hash     38abbcea67080bf3
+#   content hash  a0f9dbef9f638bff
+#   text hash     ce17e7401bca603b
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c3fe33aede53de15
-#   text hash     2b95aaa86684d472
+#   content hash  a0f9dbef9f638bff
+#   text hash     119377ba9c0ac705
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

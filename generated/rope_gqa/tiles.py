@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c3fe33aede53de15
-#   text hash     bd61a843f7194bab
+#   content hash  a0f9dbef9f638bff
+#   text hash     319b07df3849ab72
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  bf95a4efb041880a
-#   text hash     54fe97941ed23aa1
+#   content hash  3ae0a9303e600239
+#   text hash     1c36ea90d20d3ab5
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

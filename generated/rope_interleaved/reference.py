@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  bf95a4efb041880a
-#   text hash     31d9c5322450cb0d
+#   content hash  3ae0a9303e600239
+#   text hash     0ea46da3ea69d657
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

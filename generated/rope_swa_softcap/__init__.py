@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  90fd8ad942c6d23b
-#   text hash     0d316c01db7424d2
+#   content hash  8763ec795f70c9ce
+#   text hash     00c01fd5845721bd
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  90fd8ad942c6d23b
-#   text hash     44e2612d918c6d21
+#   content hash  8763ec795f70c9ce
+#   text hash     28741a88d34593c0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  90fd8ad942c6d23b
-#   text hash     c5f99454fab3e6cf
+#   content hash  8763ec795f70c9ce
+#   text hash     6a3bb54a72a9ed49
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -22,6 +22,30 @@ Layouts
     WEIGHTS    [64, BLOCK_N] as the left operand of the product that makes OUT
     SUMS       [64, 8]: each thread adds up its own columns of SCORES
     WIDE       [64, BLOCK_DV], 16 bytes of a row in each thread, as memory takes them
+
+Symbols
+    items, per_item      what programs take in turns, and its tiles of queries: 1, or 2 where they make pairs
+    tiles, group         tiles of queries of a head, and heads of a group
+    order                these four, which `digits` counts by
+    place, step          a program's item and the way to its next one, as (group, tile or pair, head of the group)
+    early, half          the number of an item's early tile; which tile of the item: 0 for the late one
+    STAGES, Q_STAGES     stages of the buffers of keys and of values, and of that of queries
+    queries, buffers     the buffer of queries with its barriers; those of keys and of values
+    WORKERS, WORKER      how many workers a program has, and which one this is
+    arguments, lengths   what workers and the loader take of the kernel's parameters
+    terms                a tuple that a worker makes for its steps: what none of them changes
+    x_buffer             tiles of x in shared memory, by stage
+    x_ready              for each of its stages a barrier that the tile has come
+    x_free               for each of its stages a barrier that all workers are done with the tile
+    at                   tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES
+    phase                a round's last bit: by it a barrier tells the round that a wait is for from the one before
+    visits               walks so far that had a tile
+    begun                tiles of queries so far: this one has stage begun % Q_STAGES
+    before               the stage of the tile before
+    turns                a barrier for each of three workers: it is its turn to issue products
+    packed               the weights of the tile before, two in each int32
+    rest                 tiles before it are still to come
+    entries_ptr          always None: other calls take the portable kernels, with which this one shares its launch
 """
 
 import triton.language as tl
@@ -39,7 +63,7 @@ copy_tile = runtime.gluon_copy_of_tiles()
 
 @gluon.jit
 def digits(n, order):
-    """A number of items as groups of heads, tiles, and heads within a group: heads run fastest, then tiles."""
+    """A number of items, n, as groups of heads, tiles, and heads within a group: heads run fastest, then tiles."""
     items, tiles, group, per_item = order
     of_group = tl.cdiv(tiles, per_item)
     return n // (of_group * group), n // group % of_group, n % group
@@ -47,7 +71,7 @@ def digits(n, order):
 
 @gluon.jit
 def add_digits(place, step, order):
-    """The sum of two such numbers, without a division."""
+    """The sum of two such numbers, place and step, without a division."""
     items, tiles, group, per_item = order
     of_group = tl.cdiv(tiles, per_item)
     head = place[2] + step[2]
@@ -66,7 +90,7 @@ def matrix(buffer, i):
 
 @gluon.jit
 def pack(p, dtype: gl.constexpr):
-    """Two weights of 16 bits in each int32: as such they pass from step to step without being taken apart."""
+    """Two weights of 16 bits, as `dtype`, in each int32: so they pass from step to step without being taken apart."""
     even, odd = gl.split(p.reshape([p.shape[0], p.shape[1] // 2, 2]))
     if dtype == gl.bfloat16:
         return gl.inline_asm_elementwise("cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,f,f", [even, odd], gl.int32, True, 1)
@@ -76,7 +100,7 @@ def pack(p, dtype: gl.constexpr):
 
 @gluon.jit
 def unpack(packed, dtype: gl.constexpr, WEIGHTS: gl.constexpr):
-    """The weights as the left operand of a product."""
+    """The weights, of type `dtype`, as the left operand of a product."""
     even = packed.to(gl.uint16).to(dtype, bitcast=True)
     odd = (packed >> 16).to(gl.uint16).to(dtype, bitcast=True)
     return gl.convert_layout(gl.join(even, odd).reshape([packed.shape[0], packed.shape[1] * 2]), WEIGHTS)
@@ -102,7 +126,7 @@ def weigh(
     m, l, score, k_start, terms, BLOCK_N: tl.constexpr, mixed
 ):  # fmt: skip
     """Weights of one tile of keys, and what the running maximum and the partial sums of their rows become by them."""
-    k_len, scale, q_pos = terms
+    scale, q_pos = terms
     # [BLOCK_N]
     k_pos = k_start + gl.arange(0, BLOCK_N, gl.SliceLayout(0, score.type.layout))
     score = score * (scale / 50.0)
@@ -193,8 +217,7 @@ def add_last(at, acc, packed, buffers, STAGES: gl.constexpr, WEIGHTS: gl.constex
 @gluon.jit
 def work(
     arguments, order, queries, buffers, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
-    Q_STAGES: tl.constexpr, GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr, WORKERS: tl.constexpr,
-    WORKER: tl.constexpr
+    Q_STAGES: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr, WORKERS: tl.constexpr, WORKER: tl.constexpr
 ):  # fmt: skip
     """Store out and the LSE of 64 queries of each tile of this program."""
     out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale = arguments
@@ -217,7 +240,6 @@ def work(
             tile = tl.where(half == 0, tiles - 1 - early, early)
             head = place[0] * group + place[2]
             b, h = head // Hq, head % Hq
-            kv_h = h // GROUP
             q_start = tile * BLOCK_M
             q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
             if (half == 0) | (early < tiles - 1 - early):
@@ -236,7 +258,7 @@ def work(
                 stage = begun % Q_STAGES
                 mbarrier.wait(q_ready.index(stage), begun // Q_STAGES & 1)
                 q_tile = matrix(q_buffer, stage * WORKERS + WORKER)
-                terms = (k_len, scale, q_pos)
+                terms = (scale, q_pos)
                 first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
                 if last > first:
                     k_start = (last - 1) * BLOCK_N
@@ -291,7 +313,7 @@ def work(
 
 @gluon.jit
 def load_keys(
-    at, k_start, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES: tl.constexpr, BLOCK_N: tl.constexpr
+    at, k_start, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES: tl.constexpr
 ):  # fmt: skip
     """Copy one tile of keys and of values."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
@@ -341,7 +363,7 @@ def load_tiles(
                 for j in tl.range(first, last):
                     k_start = (first + last - 1 - j) * BLOCK_N
                     load_keys(
-                        at, k_start, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES, BLOCK_N
+                        at, k_start, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES
                     )  # fmt: skip
                     at += 1
         place = add_digits(place, step, order)
@@ -349,7 +371,7 @@ def load_tiles(
 
 @gluon.jit
 def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
-    """Barriers for the stages of a buffer."""
+    """COUNT barriers, one for each stage of a buffer: they wait for as many ARRIVALS, and for all bytes expected."""
     made = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(COUNT):
         mbarrier.init(made.index(i), count=ARRIVALS)
@@ -381,16 +403,13 @@ def forward(
         gl.warp_specialize(
             [
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
-                    WORKERS, 0
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 0
                 )),
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
-                    WORKERS, 1
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 1
                 )),
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
-                    WORKERS, 2
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 2
                 )),
                 (load_tiles, (
                     lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP,
@@ -403,12 +422,10 @@ def forward(
         gl.warp_specialize(
             [
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
-                    WORKERS, 0
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 0
                 )),
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP, DV, BLOCK_DV,
-                    WORKERS, 1
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 1
                 )),
                 (load_tiles, (
                     lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP,

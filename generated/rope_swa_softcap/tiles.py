@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  90fd8ad942c6d23b
-#   text hash     5fab129bec2c08c2
+#   content hash  8763ec795f70c9ce
+#   text hash     450e8fe171a10885
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

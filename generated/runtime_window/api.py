@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fe8af56da5c3b4ea
-#   text hash     0c156e16ca89e6ee
+#   content hash  7d6dce4f11ddc0ec
+#   text hash     b6f446029d73699d
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fe8af56da5c3b4ea
-#   text hash     332aba0b261bc888
+#   content hash  7d6dce4f11ddc0ec
+#   text hash     34821be07bfe4eb5
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -84,8 +84,7 @@ def _differentiate(
     dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
     if entries is None and runtime.differentiated(  # on Hopper GPUs, all at once
-        cache, tiles, wanted[:3], k.shape[1], q, k, v, entries, in_window, scale, out, lse, dout, dlse, delta, dq,
-        dk, dv,
+        cache, tiles, wanted[:3], k.shape[1], q, k, v, in_window, scale, out, lse, dout, dlse, delta, dq, dk, dv,
     ):  # fmt: skip
         return tuple(gradients)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fe8af56da5c3b4ea
-#   text hash     b41fe58a2d3ee047
+#   content hash  7d6dce4f11ddc0ec
+#   text hash     a700b7dc1ee34338
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fe8af56da5c3b4ea
-#   text hash     9613bcfa7caaa807
+#   content hash  7d6dce4f11ddc0ec
+#   text hash     01e3247803fe76f0
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fe8af56da5c3b4ea
-#   text hash     3006f366f421ff04
+#   content hash  7d6dce4f11ddc0ec
+#   text hash     7131e81e2d24364e
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

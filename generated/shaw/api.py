@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  677939610b66acd6
-#   text hash     8b8809b4245d2b24
+#   content hash  60593358b5f4c0dc
+#   text hash     fdfcf940ece6e676
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  677939610b66acd6
-#   text hash     74d4211943dff0af
+#   content hash  60593358b5f4c0dc
+#   text hash     54b4c8379b7e80e9
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

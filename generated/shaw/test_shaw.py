@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  677939610b66acd6
-#   text hash     3bb02c4d6fd14b47
+#   content hash  60593358b5f4c0dc
+#   text hash     77debaf9015ae140
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9b2d2609abd09af5
-#   text hash     5c456760f8aac8ad
+#   content hash  3ed3cbec5d4ba611
+#   text hash     623815da2b1d071e
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

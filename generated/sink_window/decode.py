@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9b2d2609abd09af5
-#   text hash     2f4e36cd628fd675
+#   content hash  3ed3cbec5d4ba611
+#   text hash     cf3fd3981a395f76
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

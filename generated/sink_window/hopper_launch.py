@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9b2d2609abd09af5
-#   text hash     49715a3d8b50eea4
+#   content hash  3ed3cbec5d4ba611
+#   text hash     3232ead26d6a3f22
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py gets."""
 
@@ -10,30 +10,29 @@ from . import hopper_backward as kernels
 from . import runtime
 
 def differentiate(
-    cache, block_m, block_n, warps, stages, q, k, v, entries, sinks, in_window, scale, out, lse, dout, dlse, delta,
-    dq, dk, dv,
+    cache, block_m, block_n, warps, stages, q, k, v, in_window, scale, out, lse, dout, dlse, delta, dq, dk, dv,
 ):  # fmt: skip
     """Fills in delta, dq, dk and dv."""
     dq_sum = lse.new_empty(
         q.shape[0] * q.shape[2] * runtime.cdiv(q.shape[1], block_m) * block_m * runtime.padded_width(q)
     )
     runtime.launch(
-        cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, dlse, delta, entries),
+        cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, dlse, delta),
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
-            out_desc=runtime.tile_source(out, block_m, entries),
-            dout_desc=runtime.tile_source(dout, block_m, entries), q_total=q.shape[1], k_total=k.shape[1],
-            Hq=q.shape[-2], BLOCK_M=block_m, BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v),
+            out_desc=runtime.tile_source(out, block_m), dout_desc=runtime.tile_source(dout, block_m),
+            q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2], BLOCK_M=block_m,
+            BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v),
             TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
         ),
     )  # fmt: skip
     runtime.launch(
         cache, kernels.backward, (block_m, block_n),
-        (q, k, v, dout, dq_sum, lse, delta, dk, dv, entries, float(scale), in_window),
+        (q, k, v, dout, dq_sum, lse, delta, dk, dv, float(scale), in_window),
         grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
         from_shapes=lambda: dict(
-            q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
-            v_desc=runtime.tile_source(v, block_n, entries), dout_desc=runtime.tile_source(dout, block_m, entries),
+            q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
+            v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
             dq_sum_desc=runtime.fragment_source(dq_sum), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
             GROUP=q.shape[-2] // k.shape[-2], D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
             BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v), STAGES=stages,
@@ -41,7 +40,7 @@ def differentiate(
         ),
     )  # fmt: skip
     runtime.launch(
-        cache, kernels.finish, (block_m, block_n), (dq_sum, dq, entries, float(scale)),
+        cache, kernels.finish, (block_m, block_n), (dq_sum, dq, float(scale)),
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
             q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2], D=q.shape[-1], BLOCK_M=block_m,

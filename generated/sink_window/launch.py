@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9b2d2609abd09af5
-#   text hash     9347a86b7f94fd52
+#   content hash  3ed3cbec5d4ba611
+#   text hash     ab8055943b0e0be6
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -92,8 +92,7 @@ def _differentiate(
     dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse) if entries is None else torch.zeros_like(lse)
     if entries is None and runtime.differentiated(  # on Hopper GPUs, all at once
-        cache, tiles, wanted[:3], k.shape[1], q, k, v, entries, sinks, in_window, scale, out, lse, dout, dlse,
-        delta, dq, dk, dv,
+        cache, tiles, wanted[:3], k.shape[1], q, k, v, in_window, scale, out, lse, dout, dlse, delta, dq, dk, dv,
     ):  # fmt: skip
         return (*gradients, _sink_gradient(sinks, lse, delta) if wanted[-1] else q.new_empty(0))
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9b2d2609abd09af5
-#   text hash     108ce122a3ac3964
+#   content hash  3ed3cbec5d4ba611
+#   text hash     4b2ca466f7748a6b
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 
@@ -84,7 +84,7 @@ def measure_tile(
     largest, mass, k_tile, q_start, queries, terms, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
     PRECISION: tl.constexpr, MAKES: tl.constexpr, mixed
 ):  # fmt: skip
-    """Update the largest logit and the sum of weights of each key of a tile by one tile of queries."""
+    """Update each key's largest logit and the sum of its weights, `mass`, by one tile of queries."""
     q_desc, lse_desc, row_base, b, q_offset, h, q_len = queries
     q_begin, scale_log2, k_pos, in_window = terms
     # [BLOCK_M]

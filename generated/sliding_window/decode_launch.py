@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  620af2ae4bc396a3
-#   text hash     6f668e3d07076161
+#   content hash  9414139f83761e92
+#   text hash     ac24b32f382fca19
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

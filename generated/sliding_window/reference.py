@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  620af2ae4bc396a3
-#   text hash     9a8cc1ceb258e115
+#   content hash  9414139f83761e92
+#   text hash     ae3338fca262f86c
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

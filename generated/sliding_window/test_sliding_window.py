@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  620af2ae4bc396a3
-#   text hash     5abbe6482a324edf
+#   content hash  9414139f83761e92
+#   text hash     e10b183e7211bb0c
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

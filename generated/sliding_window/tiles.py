@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  620af2ae4bc396a3
-#   text hash     0444117511d888e8
+#   content hash  9414139f83761e92
+#   text hash     d3eeb65e6561d15c
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

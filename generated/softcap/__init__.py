@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ac73fe433f38b62e
-#   text hash     d377c461c29bc1c8
+#   content hash  72891cdd8be8065b
+#   text hash     24a9b634d35236a4
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ac73fe433f38b62e
-#   text hash     4f00bd293563e064
+#   content hash  72891cdd8be8065b
+#   text hash     70a0c68cc7d6ef17
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ac73fe433f38b62e
-#   text hash     1ab8f4e60e7bad78
+#   content hash  72891cdd8be8065b
+#   text hash     ceac649f5112fc3b
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

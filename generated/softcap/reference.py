@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ac73fe433f38b62e
-#   text hash     5a7564f6b6c383c1
+#   content hash  72891cdd8be8065b
+#   text hash     e997764bbbc42fcf
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

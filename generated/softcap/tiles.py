@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ac73fe433f38b62e
-#   text hash     a104394d87a72675
+#   content hash  72891cdd8be8065b
+#   text hash     81c989f582c808be
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5d1ea45edc3742a6
-#   text hash     2cf6253257208577
+#   content hash  2a4db6181f4f95cd
+#   text hash     ddf59459742fe098
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

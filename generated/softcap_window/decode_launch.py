@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5d1ea45edc3742a6
-#   text hash     e78c16f3a765730f
+#   content hash  2a4db6181f4f95cd
+#   text hash     144470bab2a16dab
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5d1ea45edc3742a6
-#   text hash     d909489e85850660
+#   content hash  2a4db6181f4f95cd
+#   text hash     6e1ad06957ac3b45
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

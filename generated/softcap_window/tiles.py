@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5d1ea45edc3742a6
-#   text hash     260f84e06abe5432
+#   content hash  2a4db6181f4f95cd
+#   text hash     51d7a236852dbdd6
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

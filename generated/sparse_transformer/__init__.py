@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a59c2ae89a478677
-#   text hash     70cc65e1b3eaf0a9
+#   content hash  b987ac03c37e351b
+#   text hash     6a21409d9f552669
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a59c2ae89a478677
-#   text hash     4acbdaca935bcd15
+#   content hash  b987ac03c37e351b
+#   text hash     09ac4a3334004393
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a59c2ae89a478677
-#   text hash     a1b2b94603b65d96
+#   content hash  b987ac03c37e351b
+#   text hash     5076e2264a0e9333
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  13e9453fd8999258
-#   text hash     74447f84617567f3
+#   content hash  721f94dbaf968821
+#   text hash     43d1a51dd475644a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  13e9453fd8999258
-#   text hash     1d98910451e1a704
+#   content hash  721f94dbaf968821
+#   text hash     0bfcf6d862386b2f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  13e9453fd8999258
-#   text hash     acb49b3eda65b965
+#   content hash  721f94dbaf968821
+#   text hash     fec71e8d61347c0c
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a88233c494d6ea0d
-#   text hash     3d545f8ee609daf8
+#   content hash  ad81974ca2bb13ae
+#   text hash     c69d40d583204292
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

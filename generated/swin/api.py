@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a88233c494d6ea0d
-#   text hash     9323acaf06437258
+#   content hash  ad81974ca2bb13ae
+#   text hash     e1dc0f34d9f5196a
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a88233c494d6ea0d
-#   text hash     b492aea2c842a0cf
+#   content hash  ad81974ca2bb13ae
+#   text hash     e2cd30c52b32ca5f
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

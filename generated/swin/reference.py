@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a88233c494d6ea0d
-#   text hash     752611ef5ebf82e2
+#   content hash  ad81974ca2bb13ae
+#   text hash     5d502157f7772e3b
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

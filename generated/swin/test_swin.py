@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a88233c494d6ea0d
-#   text hash     42584400a7106992
+#   content hash  ad81974ca2bb13ae
+#   text hash     f3e3d137bf6085e3
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

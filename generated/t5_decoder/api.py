@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  33802765d300514c
-#   text hash     e5cae5633d5f1268
+#   content hash  a9998bb1d9a937f9
+#   text hash     86e0334dedf59058
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  33802765d300514c
-#   text hash     f2937bf67f2fb6eb
+#   content hash  a9998bb1d9a937f9
+#   text hash     918c35d1880ad647
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  33802765d300514c
-#   text hash     4665c3960ba01d08
+#   content hash  a9998bb1d9a937f9
+#   text hash     17d55bf0dcc643fb
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  33802765d300514c
-#   text hash     dd0c4de1c30c5e75
+#   content hash  a9998bb1d9a937f9
+#   text hash     82cf45b0da83ba18
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -77,19 +77,15 @@ TILES_FP32 = {
 }
 
 # float16 and bfloat16, by columns of a tile, and by how many keys the longest sequence has at least; kernels for Hopper GPUs,
-# a worker of four warps for each 64 queries, backward for each 64 keys
+# a worker of four warps for each 64 queries
 TILES_HOPPER = {
     "forward": {
         64: {0: (128, 64, 8, 3)},
         128: {0: (128, 64, 8, 3)},
         256: {0: (128, 64, 8, 2)},
     },
-    "backward": {
-        64: {0: (128, 128, 8, 2)},
-        128: {0: (64, 128, 8, 2)},
-    },
 }
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again
-HOPPER_IS_FASTER = {"forward": {64: (0,), 128: (0,)}, "backward": {64: (4096,), 128: (0,)}}
+HOPPER_IS_FASTER = {"forward": {64: (0,), 128: (0,)}}

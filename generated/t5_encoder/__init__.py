@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d83b37639cf0ea0d
-#   text hash     cc5a4e2a98b8ff5a
+#   content hash  22217f3a76366f1e
+#   text hash     b75f6c3a67def746
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

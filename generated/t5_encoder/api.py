@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d83b37639cf0ea0d
-#   text hash     6ae52d44e9ee15a9
+#   content hash  22217f3a76366f1e
+#   text hash     d108ca56d9781d76
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

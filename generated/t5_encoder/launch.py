@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d83b37639cf0ea0d
-#   text hash     acc4eb67a0af77d2
+#   content hash  22217f3a76366f1e
+#   text hash     fec95f568c1c614f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d83b37639cf0ea0d
-#   text hash     961d60f9112d741c
+#   content hash  22217f3a76366f1e
+#   text hash     71f00526aac810ea
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4a2f56d7e82e848b
-#   text hash     80ebc835fb74c864
+#   content hash  0e38330c43e817f5
+#   text hash     fd1c59aaa360a4f0
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

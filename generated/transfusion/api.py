@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4a2f56d7e82e848b
-#   text hash     a5f6b0c2637d00c0
+#   content hash  0e38330c43e817f5
+#   text hash     ee83a3fefddd659c
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

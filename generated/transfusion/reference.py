@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4a2f56d7e82e848b
-#   text hash     33eb76468f63bff6
+#   content hash  0e38330c43e817f5
+#   text hash     ac2eebb8c89a280f
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4a2f56d7e82e848b
-#   text hash     0d7757a995ecd25b
+#   content hash  0e38330c43e817f5
+#   text hash     857605a51c212809
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

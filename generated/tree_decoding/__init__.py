@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dd94aaca11a4cdb1
-#   text hash     2def9a16e7c98b47
+#   content hash  01bbe7cef61e387e
+#   text hash     bafa066e76eed850
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dd94aaca11a4cdb1
-#   text hash     8ef9dc42b93745c8
+#   content hash  01bbe7cef61e387e
+#   text hash     dbd8a493636698b5
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py gets."""
 
@@ -10,30 +10,30 @@ from . import hopper_backward as kernels
 from . import runtime
 
 def differentiate(
-    cache, block_m, block_n, warps, stages, q, k, v, entries, cos, sin, positions, in_tree_mask, scale, out, lse,
-    dout, dlse, delta, dq, dk, dv,
+    cache, block_m, block_n, warps, stages, q, k, v, cos, sin, positions, in_tree_mask, scale, out, lse, dout, dlse,
+    delta, dq, dk, dv,
 ):  # fmt: skip
     """Fills in delta, dq, dk and dv."""
     dq_sum = lse.new_empty(
         q.shape[0] * q.shape[2] * runtime.cdiv(q.shape[1], block_m) * block_m * runtime.padded_width(q)
     )
     runtime.launch(
-        cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, dlse, delta, entries),
+        cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, dlse, delta),
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
-            out_desc=runtime.tile_source(out, block_m, entries),
-            dout_desc=runtime.tile_source(dout, block_m, entries), q_total=q.shape[1], k_total=k.shape[1],
-            Hq=q.shape[-2], BLOCK_M=block_m, BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v),
+            out_desc=runtime.tile_source(out, block_m), dout_desc=runtime.tile_source(dout, block_m),
+            q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2], BLOCK_M=block_m,
+            BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v),
             TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
         ),
     )  # fmt: skip
     runtime.launch(
         cache, kernels.backward, (block_m, block_n),
-        (q, k, v, dout, dq_sum, lse, delta, dk, dv, entries, float(scale), in_tree_mask),
+        (q, k, v, dout, dq_sum, lse, delta, dk, dv, float(scale), in_tree_mask),
         grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
         from_shapes=lambda: dict(
-            q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
-            v_desc=runtime.tile_source(v, block_n, entries), dout_desc=runtime.tile_source(dout, block_m, entries),
+            q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
+            v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
             dq_sum_desc=runtime.fragment_source(dq_sum), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
             in_tree_mask_stride_batch=runtime.stride(in_tree_mask, 0),
             in_tree_mask_stride_query0=runtime.stride(in_tree_mask, 1),
@@ -44,7 +44,7 @@ def differentiate(
         ),
     )  # fmt: skip
     runtime.launch(
-        cache, kernels.finish, (block_m, block_n), (dq_sum, dq, entries, float(scale), cos, sin, positions),
+        cache, kernels.finish, (block_m, block_n), (dq_sum, dq, float(scale), cos, sin, positions),
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
             q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2], cos_stride_row=cos.stride(0),
@@ -57,7 +57,7 @@ def differentiate(
         ),
     )  # fmt: skip
     runtime.launch(
-        cache, kernels.turn_back, (block_m, block_n), (dk, entries, cos, sin, positions),
+        cache, kernels.turn_back, (block_m, block_n), (dk, cos, sin, positions),
         grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout),
         from_shapes=lambda: dict(
             q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2], cos_stride_row=cos.stride(0),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dd94aaca11a4cdb1
-#   text hash     4f25da2830b82684
+#   content hash  01bbe7cef61e387e
+#   text hash     45a05245177dc504
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 
@@ -45,17 +45,22 @@ Programs
     Programs of `rotate` are numbered along one axis.
 
 Tensors, by their axes
-    q, dq                [B, q_len, Hq, D]
-    out, dout            [B, q_len, Hq, DV]
-    k, dk                [B, k_len, Hkv, D]
-    v, dv                [B, k_len, Hkv, DV]
-    lse, delta           [B, Hq, q_len], float32, the LSE in log2 units
+    q, dq                [B, q_total, Hq, D]
+    out, dout            [B, q_total, Hq, DV]
+    k, dk                [B, k_total, Hkv, D]
+    v, dv                [B, k_total, Hkv, DV]
+    lse, delta           [B, Hq, q_total], float32, the LSE in log2 units
+    dlse                 [B, Hq, q_total], float32: the gradient of the LSE in natural-log units, or None
     in_tree_mask         [batch, query, query], bool
-    cos, sin             [positions, PAIRS]
+    cos, sin             [position_end, PAIRS]
+    positions            [B, k_total], int: for the position of a query or a key its row in these, or None: the position
+                         itself
     q_turned, k_turned   q and k rotated: what the other kernels take for q and k
     x_desc               of q, k, v, out, dout: loads tiles of x at [b, h, row, column]; a TMA descriptor, or a tuple of
                          pointer, width, strides
                          of others: loads values of rows from a place on; a descriptor of one axis, or a pointer
+    x_ptr, x_base        a pointer to x's first value; to the first one of the program's own
+    x_stride_a           how far x's values are apart along axis a; 0 where one stands for all
 
 Tiles
     q_tile, k_tile, v_tile   [BLOCK_M, BLOCK_D], [BLOCK_N, BLOCK_D], [BLOCK_N, BLOCK_DV]
@@ -75,12 +80,15 @@ Symbols
     q_len, k_len            queries and keys of a sequence
     D                       head size of q and k
     DV                      head size of v and out
+    scale                   what q . k is multiplied by
+    scale_log2              scale * LOG2E
+    LOG2E                   log2(e): it turns natural-log units into log2 units
     MAKES                   the gradient that a launch makes, dk or dv, where heads are wider than 256; None: both
     q_start, k_start        first row of a tile of queries, first key of a tile of keys, within the sequence
     row                     rows of a tile's queries, counted from the sequence's first one
     q_begin                 the position of row 0: k_len - q_len, so that last query and last key line up, unless the
                             call tells another
-    q_pos                   their positions, row + q_begin
+    q_pos                   positions of a tile's queries, row + q_begin
     k_pos                   positions of a tile's keys
     k_last                  last position of a tile of keys, below k_len
     first, last             tiles in [first, last) show something to the program's own tile
@@ -89,12 +97,23 @@ Symbols
     TILE_AXIS               the axis of the grid that holds the tiles which programs own
     m, l, acc               running maximum, denominator and numerator of the softmax, the maximum in log2 units
     p                       weights, before they are divided by l in `forward`
+    pivot, shrink           what a step measures scores from; what it multiplies earlier sums by as m grows
     dp, ds                  gradients of the weights and of the score
     delta                   rowsum(out * dout) - dlse, what the softmax takes off each dp of a row
-    q_offset, k_offset      rows where a sequence begins in the tensors
-    q_total, k_total        rows of the tensors
+    q_offset, k_offset      first rows of a batch entry that count
+    q_total, k_total        rows of the tensors, in each batch entry
     entries_ptr             what `find_entry` finds for each batch entry, and q_begin; None where all rows count
+    row_base                where the values of the program's batch entry and head begin in lse and delta
+    first_row               the first one of the program's batch entry and head in out, dq, dk or dv, of rows of one
+                            head each
     PAIRS, BLOCK_PAIRS      rotated pairs of components, and the power of 2 that holds as many
+    position_end            how many rows cos and sin have
+    keys, queries, terms    tuples that a kernel makes for its steps: what none of them changes
+    PRECISION               how float32 is multiplied: ieee, or tf32 where PyTorch does so; 16-bit types do not heed it
+    BLOCK                   rows of a tile, in functions that serve both sides
+    BLOCK_T, tiles          rows of a tile of `rotate`, and how many such tiles the longest sequence has
+    ROWS, COLUMNS, WIDTH    rows and columns of a tile, and how many of the columns the tensor has
+    count                   how many rows or tokens there are: the index behind the last one
     in_tree_mask_at         in_tree_mask[q, k], looked up
 """
 
@@ -180,7 +199,7 @@ def load_vector(ptr, row, stride, count):
 
 @triton.jit
 def within(place, count):
-    """Clamp an index to [0, count)."""
+    """Clamp a place to [0, count)."""
     return tl.maximum(tl.minimum(place, count - 1), 0)
 
 
@@ -193,7 +212,10 @@ def batch_and_head(heads, TILE_AXIS: tl.constexpr):
 
 @triton.jit
 def load_rows(desc, base, first, row, stride, count):
-    """Load a value for each row of a head, from `first` on; values outside [0, count) are 0 or those of a neighbour."""
+    """Load a value for each row of a head, whose values begin at `base`, from `first` on.
+
+    Values outside [0, count) are 0 or those of a neighbour.
+    """
     if isinstance(desc, tl.core.tensor_descriptor_base):
         x = to_32bit(desc.load([tl.cast(base + first, tl.int32)]))
     else:
@@ -230,7 +252,7 @@ def load_cos_sin(
     position, inside, cos_ptr, cos_stride_row, cos_stride_column, sin_ptr, sin_stride_row, sin_stride_column,
     positions_base, positions_stride_token, position_end, PAIRS: tl.constexpr, BLOCK_PAIRS: tl.constexpr
 ):  # fmt: skip
-    """Load cosines and sines of the rotation angles at these positions, as [rows, pairs]."""
+    """Load cosines and sines of the rotation angles at each `position`, as [rows, pairs]; only those `inside` count."""
     if positions_base is not None:
         position = tl.load(positions_base + position.to(tl.int64) * positions_stride_token, mask=inside, other=0)
     position = tl.minimum(tl.maximum(position, 0), position_end - 1).to(tl.int64)[:, None]
@@ -245,7 +267,10 @@ def rotate_pairs(
     x_ptr, x_stride, x_stride_column, turned_ptr, turned_stride, row, inside, cos, sin, PAIRS: tl.constexpr,
     BLOCK_PAIRS: tl.constexpr
 ):  # fmt: skip
-    """Rotate the pairs of components of rows of one head: (a, b) -> (a cos - b sin, b cos + a sin)."""
+    """Rotate the pairs of components of x, rows of one head, into `turned`: (a, b) -> (a cos - b sin, b cos + a sin).
+
+    Rows that are not `inside` are left alone.
+    """
     pair = tl.arange(0, BLOCK_PAIRS).to(tl.int64)[None, :]
     first, second = pair, pair + PAIRS
     x_row, turned_row = row.to(tl.int64)[:, None] * x_stride, row.to(tl.int64)[:, None] * turned_stride
@@ -263,7 +288,10 @@ def unrotate(
     sin_stride_column, positions_base, positions_stride_token, position_end, PAIRS: tl.constexpr,
     BLOCK_PAIRS: tl.constexpr, ROWS: tl.constexpr
 ):  # fmt: skip
-    """Apply the inverse rotation in place to the rows of a gradient that this program has stored."""
+    """Apply the inverse rotation in place to the rows of a gradient, x, that this program has stored.
+
+    These are ROWS rows from `start` on, below row `count`; row 0 has the position `shift`.
+    """
     tl.debug_barrier()  # other threads of the program wrote part of them
     STEP: tl.constexpr = min(ROWS, 2048 // BLOCK_PAIRS)
     end = tl.minimum(start + ROWS, count)

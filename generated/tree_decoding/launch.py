@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dd94aaca11a4cdb1
-#   text hash     3d14d38c6f4c0597
+#   content hash  01bbe7cef61e387e
+#   text hash     a23fe44a80d74b00
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -95,8 +95,8 @@ def _differentiate(
     dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
     if entries is None and runtime.differentiated(  # on Hopper GPUs, all at once
-        cache, tiles, wanted[:3], k.shape[1], q, k, v, entries, cos, sin, positions, in_tree_mask, scale, out, lse,
-        dout, dlse, delta, dq, dk, dv,
+        cache, tiles, wanted[:3], k.shape[1], q, k, v, cos, sin, positions, in_tree_mask, scale, out, lse, dout,
+        dlse, delta, dq, dk, dv,
     ):  # fmt: skip
         return tuple(gradients)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dd94aaca11a4cdb1
-#   text hash     a3ef4fa6cef3930a
+#   content hash  01bbe7cef61e387e
+#   text hash     07db0ce9775a9269
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

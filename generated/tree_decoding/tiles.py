@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dd94aaca11a4cdb1
-#   text hash     ef15d2dff8e9cb35
+#   content hash  01bbe7cef61e387e
+#   text hash     a2566273827e4193
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from attnforge.source import resources
 
 GENERATED = Path(__file__).parents[2] / "generated"
 FEW = ("causal", "packed_log_decay", "flash1")
+FILES = ("kernels.py", "hopper.py", "hopper_backward.py", "decode_kernels.py", "statistics.py")
+PLAIN = {"x", "y", "ptr", "desc", "stride"}  # what a function of few lines says by its first words
 
 
 def kernels(name: str) -> tuple[dict[str, list[str]], set[str], str]:
@@ -31,14 +34,55 @@ def kernels(name: str) -> tuple[dict[str, list[str]], set[str], str]:
 
 def symbols(lines: list[str]) -> set[str]:
     """The names that a glossary explains."""
-    heads = (re.match(r"\w+(, \w+)*(?=   |$)", line) for line in lines)
-    return {name for head in heads if head for name in head[0].split(", ")}
+    # a name that leaves no room beside it stands by itself
+    heads = (re.match(r"\w+([,;] \w+)*(?=   )|(?=.{25})\w+(, \w+)*$", line) for line in lines)
+    return {name for head in heads if head for name in re.split("[,;] ", head[0])}
 
 
 @pytest.mark.parametrize("name", sorted(resources.variants()))
 def test_the_glossary_explains_names_of_this_very_file(name: str) -> None:
     sections, names, _ = kernels(name)
-    assert symbols(sections["Symbols"]) - names == set()
+    assert {name for name in symbols(sections["Symbols"]) - names if not name.startswith("x_")} == set()
+
+
+def explained(text: str) -> set[str]:
+    """The names that a head explains: in columns, and on the left of formulas."""
+    found = symbols([line.strip() for line in text.splitlines()])
+    return found | set(re.findall(r"^ +(\w+)(?:\[\w\])? = ", text, re.MULTILINE))
+
+
+def known(name: str, head: set[str]) -> bool:
+    """True for a name that a head explains, or makes of such a name: `x_ptr` there explains q_ptr where q is."""
+    if name in head:
+        return True
+    patterns = (re.escape(one[1:]).replace("_stride_a", r"_stride(?:_\w+)?") for one in head if one.startswith("x_"))
+    made = (re.fullmatch(rf"(\w+?){pattern}", name) for pattern in patterns)
+    return any(match and known(match[1], head) for match in made)
+
+
+def unpacked(function: ast.FunctionDef) -> Iterator[str]:
+    """The names in the tuples that a function takes."""
+    taken = {x.arg for x in function.args.args} - PLAIN
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and node.value.id in taken:
+            yield from (x.id for target in node.targets for x in ast.walk(target) if isinstance(x, ast.Name))
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_what_kernels_and_their_functions_take_is_explained(file: str) -> None:
+    """By the head of the file or that of kernels.py, or by the function's own docstring."""
+    found = {}
+    for path in sorted(GENERATED.glob(f"*/{file}")):
+        trees = [ast.parse(one.read_text()) for one in (path.parent / "kernels.py", path)]
+        head = set[str]().union(*(explained(ast.get_docstring(tree) or "") for tree in trees))
+        for node in trees[1].body:
+            if not isinstance(node, ast.FunctionDef) or not any("jit" in ast.unparse(x) for x in node.decorator_list):
+                continue
+            said = set(re.findall(r"\w+", ast.get_docstring(node) or ""))
+            taken = {x.arg for x in node.args.args} | set(unpacked(node))
+            if missing := {name for name in taken if not known(name, head | said | PLAIN)}:
+                found[path.parent.name, node.name] = missing
+    assert found == {}
 
 
 @pytest.mark.parametrize("name", FEW)

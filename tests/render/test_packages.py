@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import unformatted
@@ -46,6 +48,21 @@ def test_launches_are_short_and_leave_tiles_and_triton_to_others(package: Path) 
         "import torch",
         "from . import runtime, kernels, tiles  # runtime first: it says what a missing triton means",
     ]
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
+def test_tables_of_tiles_tell_of_kernels_that_there_are(package: Path) -> None:
+    tables: dict[str, Any] = {}
+    exec((package / "tiles.py").read_text(), tables)
+    files = {"forward": "hopper.py", "backward": "hopper_backward.py"}
+    there = {name for name, file in files.items() if (package / file).is_file()}
+    assert {*tables.get("TILES_HOPPER", ())} == {*tables.get("HOPPER_IS_FASTER", ())} == there
+    kernels = {
+        node.name for node in ast.parse((package / "kernels.py").read_text()).body if isinstance(node, ast.FunctionDef)
+    }
+    if (package / "statistics.py").is_file():
+        kernels.add("measure")
+    assert {*tables["TILES_FP32"]}.union(*tables["TILES_16BIT"].values()) <= kernels
 
 
 def test_a_spec_may_leave_out_kernels_for_hopper_gpus(tmp_path: Path) -> None:

@@ -27,10 +27,7 @@ def text(spec: Spec, mask: Mask | None = None) -> str:
 
 def _rows(planned: Plan, mask: Mask | None) -> Iterator[tuple[str, ...]]:
     """For each pass and each range of head sizes the choice that a call makes."""
-    if planned.hopper is None:
-        return
-    passes = planned.tables.hopper if planned.hopper.backward else {"forward": planned.tables.hopper["forward"]}
-    for its, sizes in passes.items():
+    for its, sizes in planned.tables.hopper.items():
         for size, by_length in sizes.items():
             limits = planned.tables.faster[its].get(size, ())
             row: tuple[str, ...] = (its, f"{size // 2 + 1} to {size}", _when(limits))

@@ -147,11 +147,11 @@ class Search:
         if target == "portable":
             found = {kernel.name for kernel in self.planned.kernels.all}
             return tuple(self._portable(kernel) for kernel in tiles.KERNELS if kernel in found)
-        hopper, columns = self.planned.hopper, 1 << max(self.sizes.head_dim - 1, 15).bit_length()
-        if hopper is None or self.arch != "sm_90" or self.sizes.dtype == "fp32":
+        if self.arch != "sm_90" or self.sizes.dtype == "fp32":
             return ()
-        passes = tiles.PASSES if hopper.backward else tiles.PASSES[:1]
-        return tuple(Place(tiles.HOPPER, its, columns) for its in passes if columns in self.planned.tables.hopper[its])
+        columns = 1 << max(self.sizes.head_dim - 1, 15).bit_length()
+        passes = self.planned.tables.hopper
+        return tuple(Place(tiles.HOPPER, its, columns) for its in passes if columns in passes[its])
 
     def _portable(self, kernel: str) -> Place:
         """The row of a portable kernel that serves these head sizes."""

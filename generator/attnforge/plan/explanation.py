@@ -3,62 +3,40 @@
 from __future__ import annotations
 
 import math
-import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from ..expressions.inputs import Axis, Input
-from ..expressions.tree import Node
-from . import running_sums, statements
-from .access import Access
-from .formula import Section, derivatives, formula, written
+from . import glossary, running_sums
+from .formula import Section, derivatives, formula
+from .glossary import WIDTH, Row, listed, read, wrapped
 from .kernel_terms import Sum
 from .plan import Plan, Reduction
 
-_WIDTH = 116  # characters of a line, behind an indentation of four
-# names of every variant
-_ALWAYS = set("b h Hq row m l acc p q_start k_start mixed first full_first full_last last q_len k_len".split())  # noqa: SIM905
 _ONE_AXIS = ("scan", "scan_back", "rotate", "bounds", "ranges")  # kernels whose grid has one axis
-Row = tuple[str, str]
 
 
-def text(plan: Plan, description: str) -> str:
-    """The description of the variant, and the sections below it."""
+def text(plan: Plan, description: str, code: str) -> str:
+    """The description of the variant, and the sections below it; the glossary is that of the file's code."""
     sections = [
         ("Formula, in natural-log units; q and k are positions, in `q . k` the rows there", _formula(plan)),
         ("Softmax, in log2 units", _softmax(plan)),
         ("Backward", _backward(plan) if plan.spec.algorithm.backward else []),
         ("Programs", _programs(plan)),
-        ("Tensors, by their axes", _listed(_tensors(plan))),
+        ("Tensors, by their axes", listed(_tensors(plan))),
         ("Packing", _packing(plan) if plan.storage.cut else []),
-        ("Tiles", _listed(_tiles(plan))),
-        ("Symbols", _listed(_symbols(plan))),
+        ("Tiles", listed(_tiles(plan))),
+        ("Symbols", listed(glossary.symbols(glossary.of_kernels(plan), code))),
     ]
     found = ([title, *(f"    {line}".rstrip() for line in lines)] for title, lines in sections if lines)
-    return "\n\n".join(map("\n".join, [_wrapped(description, _WIDTH), *found]))
+    return "\n\n".join(map("\n".join, [wrapped(description), *found]))
 
 
 def _paragraph(*sentences: str) -> list[str]:
-    return _wrapped(" ".join(sentences), _WIDTH)
-
-
-def _wrapped(line: str, width: int) -> list[str]:
-    return textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False)
-
-
-def _listed(rows: Iterable[Row]) -> list[str]:
-    """Names with their meanings in a column beside them."""
-    rows = list(rows)
-    width = max(len(name) for name, _ in rows if len(name) <= 24) + 3
-    found: list[str] = []
-    for name, meaning in rows:
-        first, *more = _wrapped(meaning, _WIDTH - width)
-        found += [f"{name:{width}}{first}"] if len(name) < width else [name, " " * width + first]
-        found += [" " * width + line for line in more]
-    return found
+    return wrapped(" ".join(sentences))
 
 
 def _formula(plan: Plan) -> list[str]:
-    found = formula(plan.spec).within(_WIDTH)
+    found = formula(plan.spec).within(WIDTH)
     for given in plan.kernels.scanned:
         name, reset = given.name, running_sums.largest_reset(plan.spec, given)
         begins = f"{reset} or less" if math.isfinite(reset) else "-inf"
@@ -108,7 +86,7 @@ def _softmax(plan: Plan) -> list[str]:
     rows.append(("lse = m + log2(l)", ""))
     bare = "no visible key and a sink of -inf" if spec.sink else "no visible key"
     return [
-        *Section("", tuple(rows)).within(_WIDTH),
+        *Section("", tuple(rows)).within(WIDTH),
         *_paragraph(
             f"The LSE in memory is in log2 units, and inf for a row with {bare}: each exp2(s - lse) is 0 there,",
             "as is out. launch.py hands it to users in natural-log units, as lse / LOG2E, and as -inf for such a row.",
@@ -145,7 +123,7 @@ def _backward(plan: Plan) -> list[str]:
             "The sum over later tokens need not stop where a document ends: what it sums adds up to 0 over each",
             "document, up to rounding, as no query sees a key of another one.",
         )
-    return [*Section("", tuple(rows)).within(_WIDTH), *more]
+    return [*Section("", tuple(rows)).within(WIDTH), *more]
 
 
 def _sum(plan: Plan, learned: Reduction, total: Sum) -> Iterator[Row]:
@@ -163,8 +141,8 @@ def _sum(plan: Plan, learned: Reduction, total: Sum) -> Iterator[Row]:
     elif access.form == "value":
         each = ", for each program"
     idle = "; 0 where there is no dlse" if total in learned.idle else ""
-    read = f"{access.input.name}[...]" if access.form == "entry" else _read(access)
-    yield f"{total.name} = sum of ds * (d score / d {read}) over {over}", kernel + each + idle
+    loaded = f"{access.input.name}[...]" if access.form == "entry" else read(access)
+    yield f"{total.name} = sum of ds * (d score / d {loaded}) over {over}", kernel + each + idle
 
 
 def _total(learned: Reduction) -> Row:
@@ -174,11 +152,6 @@ def _total(learned: Reduction) -> Row:
         later = f"sum of {sums} from t to the end of the sequence"
         return f"d{name}[t] = 0 if t begins a document, else {later}", "scan_back"
     return f"d{name} = {sums}", "launch.py, summed over the axes that the input lacks"
-
-
-def _read(access: Access) -> str:
-    """The read of an input, as a term writes it."""
-    return written(Node("input", access.index, access.input.name, access.input.dtype))
 
 
 def _programs(plan: Plan) -> list[str]:
@@ -221,7 +194,7 @@ def _programs(plan: Plan) -> list[str]:
         rows.append((pair.kernel.name, f"{owned}; the grid is {grid}"))
     if kernels.scanned and spec.algorithm.backward:
         rows.append(("scan_back", "as `scan`, from the last token to the first; runs after the other backward kernels"))
-    return [*_listed(rows), *_grid(plan)]
+    return [*listed(rows), *_grid(plan)]
 
 
 def _grid(plan: Plan) -> list[str]:
@@ -249,33 +222,43 @@ def _grid(plan: Plan) -> list[str]:
 def _tensors(plan: Plan) -> Iterator[Row]:
     spec, cut = plan.spec, plan.storage.cut
     heads = "Hkv" if spec.grouped else "Hq"
-    queries, keys = ("q_total", "k_total") if cut else ("B, q_len", "B, k_len")
+    queries, keys = ("q_total", "k_total") if cut else ("B, q_total", "B, k_total")
     rows = (("q", queries, "Hq", "D"), ("out", queries, "Hq", "DV"), ("k", keys, heads, "D"), ("v", keys, heads, "DV"))
     gradients = {"q": ", dq", "out": ", dout", "k": ", dk", "v": ", dv"} if spec.algorithm.backward else {}
     for name, *axes in rows:
         yield name + gradients.get(name, ""), f"[{', '.join(axes)}]"
-    vector = "[Hq, q_rows]" if cut else "[B, Hq, q_len]"
+    vector = "[Hq, q_rows]" if cut else "[B, Hq, q_total]"
     yield "lse, delta" if spec.algorithm.backward else "lse", f"{vector}, float32, the LSE in log2 units"
+    if spec.algorithm.backward:
+        yield "dlse", f"{vector}, float32: the gradient of the LSE in natural-log units, or None"
     if not spec.algorithm.by_query:
         yield "acc; m, l", f"{vector[:-1]}, DV]; {vector}, float32"
     if cut:
-        yield "cu_seqlens_q, _k", "[sequences + 1], int32: where each sequence's rows begin, at last where they end"
+        row = "cu_seqlens_q, cu_seqlens_k" + (", cu_seqlens" if plan.kernels.scanned else "")
+        which = "; in `scan` those of keys" if plan.kernels.scanned else ""
+        yield row, f"[sequences + 1], int32: where each sequence's rows begin, at last where they end{which}"
     for given in spec.inputs:
         if given.axes:
             yield given.name, _input(plan, given)
     if spec.sink:
         yield "sinks", "[Hq], the logit of each head that joins the denominator of the softmax"
     if spec.rope:
-        yield "cos, sin", "[positions, PAIRS]"
+        yield "cos, sin", "[position_end, PAIRS]"
+        yield (
+            "positions",
+            f"[{'' if cut else 'B, '}k_total], int: for the position of a query or a key its row in these, or None: "
+            "the position itself",
+        )
         yield "q_turned, k_turned", "q and k rotated: what the other kernels take for q and k"
     place = "h, row, column" if cut else "b, h, row, column"
-    tiled = "q, k, v, out, dout" if spec.algorithm.backward else "q, k, v"
-    yield (
-        "x_desc",
-        f"of {tiled}: loads tiles of x at [{place}]; a TMA descriptor, or a tuple of pointer, width, strides",
-    )
+    tiled = ["q", "k", "v", *(["out", "dout"] if spec.algorithm.backward else [])]
+    tiled += ["q_rest", "k_rest"] if spec.latent else []
+    loaded = f"of {', '.join(tiled)}: loads tiles of x at [{place}]"
+    yield "x_desc", f"{loaded}; a TMA descriptor, or a tuple of pointer, width, strides"
     if plan.kernels.described:
         yield "", "of others: loads values of rows from a place on; a descriptor of one axis, or a pointer"
+    yield "x_ptr, x_base", "a pointer to x's first value; to the first one of the program's own"
+    yield "x_stride_a", "how far x's values are apart along axis a; 0 where one stands for all"
 
 
 def _packing(plan: Plan) -> list[str]:
@@ -315,86 +298,5 @@ def _tiles(plan: Plan) -> Iterator[Row]:
     yield "BLOCK_M, BLOCK_N", "queries and keys of a tile; launches take them from a table by kernel, GPU and head size"
     yield "BLOCK_D, BLOCK_DV", "D and DV rounded up to a power of 2, from 16 to 512; columns past D and DV hold 0"
     if plan.spec.latent:
-        yield "x_rest", "the columns of q, k, dq, dk behind BLOCK_D, REST of them; there is none unless D is above 512"
-
-
-def _symbols(plan: Plan) -> Iterator[Row]:
-    """The glossary of the names that this variant's kernels use."""
-    used = _used(plan)
-    for names, meaning in _meanings(plan):
-        if there := [name for name in names.split(", ") if name in used]:
-            yield ", ".join(there), meaning
-
-
-def _meanings(plan: Plan) -> Iterator[Row]:
-    """Names that kernels may use, side by side those that share a meaning."""
-    backward = plan.spec.algorithm.backward
-    yield "b", plan.storage.entry
-    yield "Hq, h", "query heads, and one of them"
-    yield "Hkv", "key heads"
-    yield "kv_h, GROUP", "the key head that query head h reads, h // GROUP, and how many query heads share one"
-    yield "q_len, k_len", "queries and keys of a sequence"
-    yield "D", "head size of q and k"
-    yield "DV", "head size of v and out"
-    yield "MAKES", "the gradient that a launch makes, dk or dv, where heads are wider than 256; None: both"
-    yield "q_start, k_start", "first row of a tile of queries, first key of a tile of keys, within the sequence"
-    yield "row", "rows of a tile's queries, counted from the sequence's first one"
-    told = ", unless the call tells another" if plan.storage.entries else ""
-    yield "q_begin", f"the position of row 0: k_len - q_len, so that last query and last key line up{told}"
-    yield "q_pos", "their positions, row + q_begin"
-    yield "k_pos", "positions of a tile's keys"
-    for side, name in (("q", "queries"), ("k", "keys")):
-        yield f"{side}_first", f"first position of a tile of {name}"
-        yield f"{side}_last", f"last position of a tile of {name}, below k_len"
-    yield "first, last", "tiles in [first, last) show something to the program's own tile"
-    yield "full_first, full_last", "those in [full_first, full_last) show all to it: no step there applies the mask"
-    yield "mixed", "whether a step applies the mask"
-    yield "tail", "whether a step's tile may reach into the next sequence"
-    yield "TILE_AXIS", "the axis of the grid that holds the tiles which programs own"
-    yield "m, l, acc", "running maximum, denominator and numerator of the softmax, the maximum in log2 units"
-    yield "p", f"weights, before they are divided by l{' in `forward`' if backward else ''}"
-    yield "dp, ds", "gradients of the weights and of the score"
-    yield "delta", "rowsum(out * dout) - dlse, what the softmax takes off each dp of a row"
-    yield "q_offset, k_offset", "rows where a sequence begins in the tensors"
-    yield "q_total, k_total", "rows of the tensors"
-    yield "entries_ptr", "what `find_entry` finds for each batch entry, and q_begin; None where all rows count"
-    yield "q_rows, k_rows", "values of a head in vectors of the package's own"
-    yield "q_aligned, k_aligned", "where a sequence begins there: at multiples of 4, where descriptors can read"
-    yield "q_bounds_ptr, k_bounds_ptr", "the least and the greatest of what masks read along each tile"
-    yield "key_ranges_ptr, query_ranges_ptr", "first, full_first, full_last and last of GRAIN rows, in steps of GRAIN"
-    yield "PAIRS, BLOCK_PAIRS", "rotated pairs of components, and the power of 2 that holds as many"
-    yield "seed, drop_below", "what random numbers hang on, and the 16-bit numbers that drop a weight"
-    for given in plan.kernels.scanned:
-        yield f"{given.name}_anchor", f"the sum that a program reads {given.name} as a difference from"
-    for access in dict.fromkeys((*plan.by_query.accesses, *plan.by_key.accesses)):
-        yield access.name, _meaning(access)
-
-
-def _meaning(access: Access) -> str:
-    """The meaning of an access's name in a kernel."""
-    given, row = access.input, "query" if access.tie == "q" else "key"
-    if given.source:
-        end = "begins" if given.part == running_sums.BEGIN else "ends"
-        return f"where the document of each {row} {end}, by {given.source}"
-    if given.scan:
-        return f"sum of {given.name} up to {_read(access).removeprefix(given.name)}, less {given.name}_anchor"
-    each = {"value": " of the head", "row": f", for each {row}", "pair": ", for each score"}
-    return _read(access) + each.get(access.form, ", looked up")
-
-
-def _used(plan: Plan) -> frozenset[str]:
-    """The names of the kernels' values that the plan knows of."""
-    kernels, spec = plan.kernels, plan.spec
-    used = set(_ALWAYS)
-    used |= {"dp", "ds", "delta"} if spec.algorithm.backward else set()
-    used |= {"kv_h"} if spec.grouped else set()
-    used |= {"Hkv"} if spec.grouped and spec.algorithm.backward else set()
-    for kernel in kernels.all:
-        used |= {parameter.name for parameter in kernel.parts} | (kernel.step.names if kernel.step else frozenset())
-    along = {"k": (plan.analysis.keys, plan.by_query), "q": (plan.analysis.queries, plan.by_key)}
-    for walk, terms in (along[side] for side in spec.algorithm.walks):
-        used |= set(walk.parameters)
-        loads = [one for site in ("program", "head", "tile", "step", "mask") for one in terms.loads(site)]
-        used |= statements.reads((*loads, *terms.keep, *terms.score, *terms.narrowed)) | set(statements.targets(loads))
-    used |= {"q_offset", "k_offset"} | ({"q_aligned"} if plan.storage.cut else set())
-    return frozenset(used | ({"k_aligned"} if plan.storage.cut and kernels.scanned else set()))
+        yield "x_rest", "the columns of q, k, dq, dk behind BLOCK_D; there is none unless D is above 512"
+        yield "REST", "how many columns those have, with padding"

@@ -185,8 +185,11 @@ class Plan:
     @property
     def given_back(self) -> tuple[str, ...]:
         """What a launch of the whole backward pass is handed: all that it reads, and what it fills in."""
+        launched = self.hopper.backward.launched if self.hopper and self.hopper.backward else ()
+        texts = (text for kernel in launched for p in kernel.parts for text in (p.given, p.value))
+        read = names(self.storage.tiled, *texts, *(kernel.grid for kernel in launched))
         results = ("out", "lse", "dout", "dlse", "delta", "dq", "dk", "dv")
-        return (*self.tensors, *self.prepared, *self.numbers, *results)
+        return (*(name for name in (*self.tensors, *self.prepared, *self.numbers) if name in read), *results)
 
     @property
     def floats(self) -> tuple[Argument, ...]:
@@ -302,14 +305,16 @@ def build(spec: Spec) -> Plan:
 
     written = sections.build(kernels, frozenset(helpers), tuple(x for x in spec.inputs if x.default))
     names = frozenset(function.defines for section in written for function in section.functions) | {"LOG2E", "GRAIN"}
+    on_hopper = hopper.build(kernels, names)
+    given = given._replace(half={arch: also(table) for arch, table in given.half.items()}, single=also(given.single))
     return Plan(
         analysis,
         taken,
         kernels,
         written,
         tuned,
-        given._replace(half={arch: also(table) for arch, table in given.half.items()}, single=also(given.single)),
-        hopper.build(kernels, names),
+        given.only(on_hopper.passes if on_hopper else ()),
+        on_hopper,
         decode.build(spec, taken, names),
         statistics.build(spec, names),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ..expressions.inputs import HEAD_AXES, Axis, Input
 from ..language.spec import Spec
@@ -23,7 +24,7 @@ class Dense:
     functions = jitted("portable/loads", "find_entry", "load_tile")  # that its texts call
     cut = False  # whether sequences share an axis, so that a tile may reach into the next one
     cuts = ()  # the tensors that tell where they begin
-    entries = ("entries",)  # the tensor that tells it where a call may leave rows out
+    entries: ClassVar[tuple[str, ...]] = ("entries",)  # the tensor that tells it where a call may leave rows out
     limits = ()  # the numbers that tell how long they are
     sequences = "q.shape[0]"  # text of how many there are
     heads = "q.shape[0], q.shape[2]"  # text of how many batch entries and heads there are
@@ -149,6 +150,27 @@ class Dense:
     def aligned(self) -> Iterator[Parameter]:
         """What tells kernels where heads begin in the LSE and delta."""
         yield from ()
+
+
+@dataclass(frozen=True)
+class AllRows(Dense):
+    """The same for kernels that no call runs which leaves rows out: a sequence has all rows of its batch entry."""
+
+    entries = ()
+    left_out = whole = ""
+    begin = "k_len - q_len"
+
+    def found(self, own: str = "") -> tuple[Statement, ...]:
+        """The statements that find a sequence."""
+        return (Statement("q_offset, q_len, k_offset, k_len", "0, q_total, 0, k_total"),)
+
+    def beyond(self, side: Side) -> tuple[Block, ...]:
+        """Sends no program home: a grid has no tile behind the end of its sequence."""
+        return ()
+
+    def sizes(self) -> Iterator[Parameter]:
+        """What tells kernels the lengths."""
+        return (size for size in super().sizes() if not size.absent)
 
 
 @dataclass(frozen=True)
@@ -316,6 +338,11 @@ STORAGES: dict[bool, Storage] = {False: Dense(), True: Packed()}
 def of(spec: Spec) -> Storage:
     """The storage that a spec asks for."""
     return STORAGES[spec.packed]
+
+
+def of_all_rows(storage: Storage) -> Storage:
+    """The same for kernels that no call runs which leaves rows out."""
+    return storage if isinstance(storage, Packed) else AllRows()
 
 
 def seen_axes(given: Input, spec: Spec) -> tuple[Axis, ...]:

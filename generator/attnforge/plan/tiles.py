@@ -92,6 +92,11 @@ class Tables(NamedTuple):
                 table[row.kernel] = dict(sorted((table[row.kernel] | {row.size: row.tiles}).items()))
         return Tables(half, single, hopper, faster)
 
+    def only(self, passes: Sequence[str]) -> Tables:
+        """The tables without rows for passes of which there are no kernels for Hopper GPUs."""
+        kept = {its: self.hopper[its] for its in passes}
+        return self._replace(hopper=kept, faster={its: self.faster[its] for its in passes})
+
 
 def outrun(limits: Sequence[int], keys: int) -> bool:
     """Whether kernels for Hopper GPUs are faster for so many keys; generated code has the same rule."""

@@ -17,7 +17,7 @@ import jinja2
 from .. import __version__
 from ..export import flex, module, transformers
 from ..language.spec import Spec
-from ..plan import explanation, plan, reference, statements
+from ..plan import explanation, glossary, plan, reference, statements
 from ..source import resources
 from . import format, header
 
@@ -95,7 +95,8 @@ def _values(spec: Spec) -> dict[str, Any]:
         "oracle": oracle,
         "transformers": transformers.build(spec, planned.arguments) if "transformers" in spec.exports else None,
         "module": module.build(spec, planned.arguments) if "module" in spec.exports else None,
-        "explanation": explanation.text(planned, oracle.description),
+        "explanation": functools.partial(explanation.text, planned, oracle.description),
+        "symbols": functools.partial(glossary.text, planned),
         "header": header.write(spec.source, *content, *tuned).rstrip("\n"),
     }
 

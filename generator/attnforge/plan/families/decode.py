@@ -151,11 +151,12 @@ class Decode:
         loads = (*terms.loads("step"), *terms.loads("mask"))
         results = ("acc", "m", "l", "page")
         own = (*results, "q_tile", *cached_latent.names(self.analysis, "q_rest"), "k_start", *_OPTIONAL)
-        strides = [parameter.name for x in "kv" for parameter in _cache(x)]
-        strides += [f"{x}_scale_stride_{axis}" for x in "kv" for axis in ("page", "token")]
-        walked = ("k_ptr", "v_ptr", "b", "kv_h", "k_begin", "k_len", "lo", "hi", *strides)
+        scales = (f"{x}_scale_stride_{axis}" for x in "kv" for axis in ("page", "token"))
+        strides = (*(parameter.name for x in "kv" for parameter in _cache(x)), *scales)
+        read = reads((*terms.score, *terms.keep, *loads))
+        walked = ("k_ptr", "v_ptr", "kv_h", "k_begin", "lo", "hi", *(x for x in ("b", "k_len") if x in read), *strides)
         known = {*results, *own, *walked, scale, "k_pos", "inside", "k_page", "k_slot", *targets(loads)}
-        words = (scale, *terms.passed(reads((*terms.score, *terms.keep, *loads)), known))
+        words = (scale, *terms.passed(read, known))
         behind = cached_latent.names(self.analysis, "REST", "V_IN_K")
         constants = ("PAGE", "D", "DV", "BLOCK_N", "BLOCK_D", "BLOCK_DV", *behind, "PRECISION")
         return Step("attend", results, own, (("keys", walked), ("terms", words)), constants, tails=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,6 +10,7 @@ from functools import cached_property
 from ..parameters import Function, Kernel, jitted
 from ..shared_parameters import SharedParameters
 from ..statements import lines, names
+from ..storage import of_all_rows
 from .hopper_backward import Backward
 from .hopper_forward import Forward
 
@@ -31,8 +33,16 @@ class Hopper:
     @cached_property
     def backward(self) -> Backward | None:
         """The backward pass, if it has one."""
-        found = Backward(self.shared)
+        # calls that leave rows out take the portable kernels
+        analysis = self.shared.analysis
+        whole = dataclasses.replace(analysis, storage=of_all_rows(analysis.storage))
+        found = Backward(SharedParameters(whole))
         return found if found.possible else None
+
+    @property
+    def passes(self) -> tuple[str, ...]:
+        """The passes that it has kernels for."""
+        return ("forward", *(("backward",) if self.backward else ()))
 
     @property
     def launched(self) -> tuple[Kernel, ...]:

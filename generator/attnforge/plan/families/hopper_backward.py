@@ -14,7 +14,7 @@ from ..loops import Loops
 from ..parameters import Kernel, Parameter, Step
 from ..positions import BEGIN
 from ..shared_parameters import SharedParameters
-from ..statements import Block, Branch, Call, Comment, Loop, Statement, needed, reads, targets
+from ..statements import Block, Branch, Call, Comment, Loop, Statement, names, needed, reads, targets
 from .hopper_forward import shows_the_past
 from .hopper_frame import Frame
 from .partition import numbers_first, partition
@@ -91,7 +91,8 @@ class Backward:
         loads = (*terms.loads("step"), *terms.loads("mask"))
         read = reads((*terms.inward, *terms.keep, *loads))
         scale = "scale" if self.shared.spec.scores else "scale_log2"
-        fixed = ("q_len", "k_len", "sum_tile", scale, "k_pos")
+        lengths = (name for name in ("q_len", "k_len") if name in reads((*self._rows, *self._scored, *self._masked)))
+        fixed = (*lengths, "sum_tile", scale, "k_pos")
         made = {*fixed, *own, "row", "q_pos", "q_first", *targets(loads)}
         words: tuple[str, ...] = tuple(name for name in ("b", "h") if name in read)
         words += (BEGIN,) if {"q_pos", "q_first"} & read else ()
@@ -137,7 +138,7 @@ class Backward:
         return (Loop("h", "kv_h * GROUP", "(kv_h + 1) * GROUP", body),)
 
     @property
-    def _enter(self) -> tuple[Block, ...]:
+    def _enter(self) -> tuple[Statement, ...]:
         """Which tile, head and sequence a program has; one behind a sequence's end still clears rows."""
         a = self.shared.analysis
         return (
@@ -147,14 +148,14 @@ class Backward:
             *((Statement("Hkv", "Hq // GROUP"),) if a.spec.grouped else ()),
             Statement(f"b, {a.kv}", f"head // {a.kv_heads}, head % {a.kv_heads}"),
             Statement("k_start", "tile * BLOCK_N"),
-            *programs.sequence(a, "k", ()),
+            *a.storage.found("qk"),
         )
 
     @property
     def kernel(self) -> Kernel:
         """The kernel."""
         p, a, terms = self.shared, self.shared.analysis, self.terms
-        enter, worked, loaded = self._enter, self._worked, self._loaded
+        worked, loaded = self._worked, self._loaded
         known = worked.range if a.shared_range else ()
         heads = self._by_head(
             (
@@ -171,20 +172,24 @@ class Backward:
         own = needed(rows, {"k_pos"} | reads((*known, *heads)))
         lengths = needed(rows, reads((*known, *loads)))
         cleared = tuple(self._cleared) if self.cut else ()
-        stored = {"dk_ptr", "dv_ptr", "scale", "Hq", "k_len", *reads((Statement("", p.storage.rows("k")),))}
+        stored = {"dk_ptr", "dv_ptr", "scale", "Hq", "k_len", *names(p.storage.rows("k"))}
+        of_worker = reads((*cleared, *own, *known, *heads))
+        of_loader = reads((*lengths, *known, *loads, *self._keys_loaded))
+        enter = needed(self._enter, {"k_start", a.kv, a.kv_heads} | stored | of_worker)
+        entered = needed(self._enter, {"k_start", "k_len"} | of_loader)
         work = partition(
             "arguments",
             self.parts,
-            reads((*enter, *cleared, *own, *known, *heads)) | stored,
+            reads(enter) | of_worker | stored,
             ("keys", "queries", "dq_sum_desc"),
             _FIXED,
-            ("D", "DV", "BLOCK_D", "BLOCK_DV", "WORKERS"),
+            ("D", "DV", "BLOCK_D", "BLOCK_DV", *(("WORKERS",) if self.cut else ())),
         )
         given = ("keys", "queries", "q_desc", "k_desc", "v_desc", "dout_desc", *(("come",) if self.cut else ()))
         load = partition(
             "lengths",
             self.parts,
-            reads((*enter, *lengths, *known, *loads, *self._keys_loaded)) | {"lse_ptr", "delta_ptr", "k_len"},
+            reads(entered) | of_loader | {"lse_ptr", "delta_ptr", "k_len"},
             given,
             _FIXED,
             ("WORKERS",),
@@ -192,10 +197,7 @@ class Backward:
         numbers, own = numbers_first(terms, own)
         numbers_of_loader, lengths = numbers_first(terms, lengths)
         blocks: dict[str, tuple[Block, ...]] = {
-            "rows": (
-                *self.step.unpacked,
-                *map(_laid_out, needed(programs.rows(a, "q"), {"row"} | reads((*self._scored, *self._masked)))),
-            ),
+            "rows": (*self.step.unpacked, *map(_laid_out, self._rows)),
             "scored": self._scored,
             "masked": self._masked,
             "guarded": terms.guarded,
@@ -207,6 +209,7 @@ class Backward:
             "visit": (*known, *heads),
             "load_unpacked": (load.bundle, *numbers_of_loader),
             "load_counts": (Statement("ends", "0", label="ends of sequences so far"),) if self.cut else (),
+            "entered": entered,
             "lengths": lengths,
             "keys_loaded": self._keys_loaded,
             "queries_loaded": self._queries_loaded,
@@ -227,6 +230,11 @@ class Backward:
         }
         grid = in_groups(p, "k", "q, dout, dq_sum")
         return Kernel("backward", self.parts, "hopper/backward.jinja", grid, self.step, blocks, texts)
+
+    @property
+    def _rows(self) -> tuple[Statement, ...]:
+        """The rows of a tile of queries, as far as a step reads them."""
+        return needed(programs.rows(self.shared.analysis, "q"), reads((*self._scored, *self._masked)))
 
     @property
     def _scored(self) -> tuple[Block, ...]:

@@ -62,7 +62,8 @@ class Forward:
         terms = self.terms
         loads = (*terms.loads("step"), *terms.loads("mask"))
         results, own = ("m", "l", "p", "shrink"), ("m", "l", "score", "k_start")
-        fixed = ("k_len", "scale" if self.shared.spec.scores else "scale_log2")
+        scale = "scale" if self.shared.spec.scores else "scale_log2"
+        fixed = (*(("k_len",) if "k_len" in reads((*self._keys, *self._masked)) else ()), scale)
         known = {*results, *own, *fixed, "k_pos", *targets(loads)}
         passed = terms.passed(reads((*terms.score, *terms.keep, *loads)), known)
         return Step("weigh", results, own, (("terms", (*fixed, *passed)),), ("BLOCK_N",), False)
@@ -89,22 +90,30 @@ class Forward:
             Statement("b, h", "head // Hq, head % Hq"),
             *a.key_head,
             Statement("q_start", "tile * BLOCK_M"),
-            *programs.sequence(a, "q", []),
+            *a.storage.found("qk"),
         )
         start = softmax.start(p.spec, "gl.full", "64", (_ROWS_OF_SCORES, "SUMS"))
         share = ("tile * WORKERS + WORKER", "tiles * WORKERS", "WIDE")
         cleared = tuple(programs.cleared(a, "q", [("out", "DV")], share)) if self.cut else ()
-        loads = (a.begin, *map(_of_worker, programs.rows(a, "q")), *a.scaled, *terms.loads("program"))
+        loads = (a.begin, *map(_of_worker, programs.rows(a, "q")), *a.scaled, *map(_shaped, terms.loads("program")))
         ranges = reads(self.loops.range)
         own = needed(loads, {"row"} | ranges | reads((*self.step.packed, *start)))
         lengths = needed(loads, ranges)
         stored = {"out_ptr", "lse_ptr", "q_len", "Hq", *names(p.storage.head_rows, p.storage.rows("q"))}
+        there = " & ".join(
+            ("((half == 0) | (early < tiles - 1 - early))", *(("(q_start < q_len)",) if self.cut else ()))
+        )
+        copied = names(there, p.storage.coordinates("q", "h", "q_start"))
+        loaded = reads((*lengths, *self.loops.range, *self._load_keys))
+        worked = reads((*cleared, *own, *start, *self.step.packed, *self.loops.range))
+        entered = needed(enter, copied | loaded)
+        enter = needed(enter, names(there) | {"h", "q_start"} | stored | worked)
         parts = tuple(q for q in self.parts if q.name not in _ORDER)
         fixed = ("BLOCK_M", "BLOCK_N", *_STAGED)
         work = partition(
             "arguments",
             parts,
-            reads((*enter, *cleared, *own, *start, *self.step.packed, *self.loops.range)) | stored,
+            reads(enter) | worked | stored,
             ("order", "queries", "buffers"),
             fixed,
             ("DV", "BLOCK_DV", "WORKERS"),
@@ -112,7 +121,7 @@ class Forward:
         load = partition(
             "lengths",
             parts,
-            reads((*enter, *lengths, *self.loops.range, *self._load_keys)) | {"Hq"},
+            reads(entered) | loaded | {"Hq"},
             ("order", "queries", "buffers", "q_desc", "k_desc", "v_desc", *(("v_come",) if self.cut else ())),
             fixed,
             ("WORKERS",),
@@ -138,7 +147,7 @@ class Forward:
             "empty": softmax.empty(p.spec),
             "load_unpacked": (load.bundle, *numbers_of_loader),
             "load_counts": (Statement("ends", "0", label="ends of sequences so far"),) if self.cut else (),
-            "lengths": lengths,
+            "lengths": (*entered, *lengths),
             "values": self._values,
             "load_visit": self._spanned((Loop("j", "first", "last", self._load_keys),)),
             "packed": (
@@ -149,9 +158,8 @@ class Forward:
             ),
         }
         texts = {
-            "there": " & ".join(
-                ("((half == 0) | (early < tiles - 1 - early))", *(("(q_start < q_len)",) if self.cut else ()))
-            ),
+            "there": there,
+            "order": self._order_of_tiles,
             "first_takes": ", ".join(("at", *_RUNNING)),
             "takes": ", ".join(("at", "visits", "acc", "packed", *_RUNNING, "WEIGHTS", *_TURNS, "mixed")),
             "load_keys_takes": ", ".join(self._load_keys_takes),
@@ -161,6 +169,14 @@ class Forward:
             "ones": "1, " * (p.storage.coordinates("q", "h", "0").count(",") - 1),
         }
         return Kernel("forward", self.parts, "hopper/forward.jinja", "", self.step, blocks, texts)
+
+    @property
+    def _order_of_tiles(self) -> str:
+        """In which order a worker visits tiles of keys, in words."""
+        tiles, each = self.loops.tiles, " of each range" if self.spans > 1 else ""
+        kinds = "mixed ones, then full ones" if tiles.full else "all of them take the mask"
+        kinds = "mixed ones, full ones, and mixed ones again" if tiles.full and tiles.left else kinds
+        return f"Tiles of keys{each} are visited from the last to the first: {kinds}."
 
     @property
     def _overlapped(self) -> int:
@@ -237,8 +253,8 @@ class Forward:
     def _load_keys_takes(self) -> tuple[str, ...]:
         storage = self.shared.storage
         place = names(storage.coordinates("k", self.shared.analysis.kv, "k_start")) - {"0", "k_start"}
-        given = ("k_len", "ends", "v_come") if self.cut else ()
-        return ("at", "k_start", *sorted(place), *given, "k_desc", "v_desc", "buffers", "STAGES", "BLOCK_N")
+        given, size = (("k_len", "ends", "v_come"), ("BLOCK_N",)) if self.cut else ((), ())
+        return ("at", "k_start", *sorted(place), *given, "k_desc", "v_desc", "buffers", "STAGES", *size)
 
     @property
     def _load_keys(self) -> tuple[Block, ...]:

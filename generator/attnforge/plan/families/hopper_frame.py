@@ -30,7 +30,6 @@ class Frame:
     def prepare(self) -> Kernel:
         """Delta, and zeros where dQ is added up."""
         p = self.shared
-        enter = self.entered("q")
         parts = (
             *p.operands("out_desc", "dout_desc"),
             Parameter("dq_sum_ptr", "*fp32", "dq_sum", written=True),
@@ -45,7 +44,8 @@ class Frame:
             Statement(f"{x}_tile", p.storage.tile(x, "q", "h", "BLOCK_M", "BLOCK_DV"), shape="[BLOCK_M, BLOCK_DV]")
             for x in ("dout", "out")
         )
-        return self._made("prepare", parts, "q", {"enter": enter, "begin": begin})
+        read = names(p.storage.tiled_rows, p.storage.head_rows)
+        return self._made("prepare", parts, "q", self.entered("q", read | reads(begin)), read, begin=begin)
 
     @cached_property
     def finish(self) -> Kernel:
@@ -61,12 +61,14 @@ class Frame:
             p.axis("q"),
         )
         stores = rotation.back(a, "q", ("dq_ptr + first_row * D", "Hq * D"))
+        read = names(p.storage.tiled_rows, p.storage.rows("q"))
+        begin = needed((a.begin,), reads(stores))
         # clear_rows by itself is the one in Gluon
         enter = tuple(
             dataclasses.replace(block, function="kernels.clear_rows") if isinstance(block, Call) else block
-            for block in (*self.entered("q", [("dq", "D")]), *needed((a.begin,), reads(stores)))
+            for block in self.entered("q", read | reads((*begin, *stores)), [("dq", "D")])
         )
-        return self._made("finish", parts, "q", {"enter": enter, "stores": stores})
+        return self._made("finish", parts, "q", (*enter, *begin), read | {"Hq", "scale"}, stores=stores)
 
     @cached_property
     def turn_back(self) -> Kernel:
@@ -80,32 +82,40 @@ class Frame:
             p.axis("k"),
         )
         stores = rotation.back(a, "k", ("dk_ptr + first_row * D", f"{a.kv_heads} * D"))
-        return self._made("turn_back", parts, "k", {"enter": self.entered("k"), "stores": stores})
+        read = names(p.storage.rows("k"))
+        return self._made("turn_back", parts, "k", self.entered("k", read | reads(stores)), read, stores=stores)
 
     def _made(
-        self, name: str, parts: tuple[Parameter, ...], side: Side, blocks: dict[str, tuple[Block, ...]]
+        self,
+        name: str,
+        parts: tuple[Parameter, ...],
+        side: Side,
+        enter: tuple[Block, ...],
+        read: Iterable[str],
+        **blocks: tuple[Block, ...],
     ) -> Kernel:
-        """A kernel whose programs each take a tile of one side, with what it reads of some parameters."""
-        storage = self.shared.storage
-        found = {
-            "prepare": (storage.tiled_rows, storage.head_rows, "q_len"),
-            "finish": (storage.tiled_rows, storage.rows("q"), "q_len", "Hq", "scale"),
-            "turn_back": (storage.rows("k"),),
-        }
-        read = reads(block for some in blocks.values() for block in some) | names(*found[name])
-        taken = tuple(q for q in parts if q.type not in ("i32", "fp32") or q.name in read)
+        """A kernel whose programs each take a tile of one side, with those of some parameters that it reads.
+
+        `read` is what its template reads besides.
+        """
+        blocks = {"enter": enter, **blocks}
+        read = {*read, *reads(block for some in blocks.values() for block in some)}
+        taken = tuple(q for q in parts if q.type not in ("i32", "fp32", "*i32") or q.name in read)
         grid = in_groups(self.shared, side, "q, dout" if side == "k" else "k, v")
         return Kernel(name, taken, f"hopper/{name}.jinja", grid, blocks=blocks)
 
-    def entered(self, side: Side, cleared: Iterable[tuple[str, str]] = ()) -> tuple[Block, ...]:
-        """Which tile, head and sequence a program has, and the way home behind that one's end."""
+    def entered(self, side: Side, read: Iterable[str], cleared: Iterable[tuple[str, str]] = ()) -> tuple[Block, ...]:
+        """Which tile, head and sequence a program has, as far as that is read; it goes home behind that one's end."""
         a = self.shared.analysis
         heads = "Hq" if side == "q" else a.kv_heads
-        return (
+        found = (
             Statement("tile", "tl.program_id(TILE_AXIS)"),
             *((Statement("Hkv", "Hq // GROUP"),) if side == "k" and a.spec.grouped else ()),
             Statement(f"b, {'h' if side == 'q' else a.kv}", f"batch_and_head({heads}, TILE_AXIS)"),
             Statement(f"{side}_start", f"tile * {BLOCKS[side]}"),
-            *programs.sequence(a, side, cleared),
-            *programs.beyond(a, side),
+            *a.storage.found("q"),
         )
+        share = ("tile", "tl.num_programs(TILE_AXIS)", BLOCKS[side])
+        zeros = programs.cleared(a, side, cleared, share) if a.storage.cut else ()
+        after = (*zeros, *programs.beyond(a, side))
+        return (*needed(found, {f"{side}_start", f"{side}_len", *read, *reads(after)}), *after)

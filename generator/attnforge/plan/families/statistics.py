@@ -73,7 +73,7 @@ class Statistics:
                 Parameter("largest_ptr", "*fp32", "parts", written=True),
                 Parameter("key_sums_ptr", "*fp32", "key_sums", written=True),
                 *p.sizes(),
-                *p.storage.aligned(),
+                *(size for size in p.storage.aligned() if size.name in names(p.storage.head_rows)),
                 *p.given(terms),
                 *p.skipped("k"),
                 *p.constants("GROUP", *(name for name in TILED if name != "BLOCK_DV")),

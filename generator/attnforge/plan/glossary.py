@@ -1,0 +1,286 @@
+"""What the names in rendered kernels mean: the head of a file explains those that the file has."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Iterable, Iterator
+
+from ..expressions.tree import Node
+from . import running_sums
+from .access import Access
+from .formula import written
+from .plan import Plan
+
+WIDTH = 116  # characters of a line, behind an indentation of four
+Row = tuple[str, str]
+"""Names, and what they mean."""
+
+
+def text(plan: Plan, file: str, code: str) -> str:
+    """The symbols of a file beside kernels.py, as a section of its head."""
+    rows = {"hopper": _on_hopper, "hopper_backward": _on_hopper_backward, "decode_kernels": _decoding}[file](plan)
+    return "\n".join(["Symbols", *(f"    {line}".rstrip() for line in listed(symbols(rows, code)))])
+
+
+def symbols(rows: Iterable[Row], code: str) -> Iterator[Row]:
+    """The rows of names that stand in code, with those of a row's names that do."""
+    used = names(code)
+    for row, meaning in rows:
+        if there := [name for name in row.split(", ") if name in used or _stands_for(name, used)]:
+            yield ", ".join(there), meaning
+
+
+def _stands_for(name: str, used: Iterable[str]) -> bool:
+    """True if a name such as x_ptr stands for some of these."""
+    return name.startswith("x_") and any(one.endswith(name[1:]) for one in used)
+
+
+def names(code: str) -> frozenset[str]:
+    """The names in code, those of parameters included."""
+    nodes = list(ast.walk(ast.parse(code)))
+    found = {node.id for node in nodes if isinstance(node, ast.Name)}
+    return frozenset(found | {node.arg for node in nodes if isinstance(node, ast.arg)})
+
+
+def listed(rows: Iterable[Row]) -> list[str]:
+    """Names with their meanings in a column beside them."""
+    rows = list(rows)
+    width = max(len(name) for name, _ in rows if len(name) <= 24) + 3
+    found: list[str] = []
+    for name, meaning in rows:
+        first, *more = wrapped(meaning, WIDTH - width)
+        found += [f"{name:{width}}{first}"] if len(name) < width else [name, " " * width + first]
+        found += [" " * width + line for line in more]
+    return found
+
+
+def wrapped(line: str, width: int = WIDTH) -> list[str]:
+    """The lines of a paragraph."""
+    return textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False)
+
+
+def read(access: Access) -> str:
+    """The read of an input, as a term writes it."""
+    return written(Node("input", access.index, access.input.name, access.input.dtype))
+
+
+def of_kernels(plan: Plan) -> Iterator[Row]:
+    """Those that kernels.py may have, side by side those that share a meaning."""
+    yield from _of_programs(plan)
+    yield from _of_steps(plan)
+    yield from _of_tensors(plan)
+    yield "keys, queries, terms", "tuples that a kernel makes for its steps: what none of them changes"
+    yield "PRECISION", "how float32 is multiplied: ieee, or tf32 where PyTorch does so; 16-bit types do not heed it"
+    at_a_time = "; tokens that `scan` takes at a time" if plan.kernels.scanned else ""
+    yield "BLOCK", f"rows of a tile, in functions that serve both sides{at_a_time}"
+    if plan.spec.rope:
+        yield "BLOCK_T, tiles", "rows of a tile of `rotate`, and how many such tiles the longest sequence has"
+    yield "ROWS, COLUMNS, WIDTH", "rows and columns of a tile, and how many of the columns the tensor has"
+    yield "count", "how many rows or tokens there are: the index behind the last one"
+    for a in plan.arguments:
+        if a.kind != "tensor" and a.code not in ("seed", "dropout_p"):
+            yield a.code, f"the call's number `{a.name}`"
+    for given in plan.kernels.scanned:
+        yield f"{given.name}_anchor", f"the sum that a program reads {given.name} as a difference from"
+    for access in dict.fromkeys((*plan.by_query.accesses, *plan.by_key.accesses)):
+        yield access.name, _meaning(access)
+
+
+def _of_programs(plan: Plan) -> Iterator[Row]:
+    """Heads, lengths and rows."""
+    yield "b", plan.storage.entry
+    yield "Hq, h", "query heads, and one of them"
+    yield "Hkv", "key heads"
+    yield "kv_h, GROUP", "the key head that query head h reads, h // GROUP, and how many query heads share one"
+    yield "q_len, k_len", "queries and keys of a sequence"
+    yield "D", "head size of q and k"
+    yield "DV", "head size of v and out"
+    yield "scale", "what q . k is multiplied by"
+    yield "scale_log2", "scale * LOG2E"
+    yield "LOG2E", "log2(e): it turns natural-log units into log2 units"
+    yield "MAKES", "the gradient that a launch makes, dk or dv, where heads are wider than 256; None: both"
+    yield "q_start, k_start", "first row of a tile of queries, first key of a tile of keys, within the sequence"
+    yield "row", "rows of a tile's queries, counted from the sequence's first one"
+    told = ", unless the call tells another" if plan.storage.entries else ""
+    yield "q_begin", f"the position of row 0: k_len - q_len, so that last query and last key line up{told}"
+    yield "q_pos", "positions of a tile's queries, row + q_begin"
+    yield "k_pos", "positions of a tile's keys"
+    for side, name in (("q", "queries"), ("k", "keys")):
+        yield f"{side}_first", f"first position of a tile of {name}"
+        yield f"{side}_last", f"last position of a tile of {name}, below k_len"
+
+
+def _of_steps(plan: Plan) -> Iterator[Row]:
+    """Tiles that are visited, and what steps make of them."""
+    backward = plan.spec.algorithm.backward
+    yield "first, last", "tiles in [first, last) show something to the program's own tile"
+    yield "full_first, full_last", "those in [full_first, full_last) show all to it: no step there applies the mask"
+    yield "span", "which of several such ranges, where the mask has gaps"
+    yield "mixed", "whether a step applies the mask"
+    yield "tail", "whether a step's tile may reach into the next sequence"
+    yield "inner", "tiles before it end within the sequence"
+    yield "TILE_AXIS", "the axis of the grid that holds the tiles which programs own"
+    yield "m, l, acc", "running maximum, denominator and numerator of the softmax, the maximum in log2 units"
+    yield "p", f"weights, before they are divided by l{' in `forward`' if backward else ''}"
+    yield "pivot, shrink", "what a step measures scores from; what it multiplies earlier sums by as m grows"
+    yield "dp, ds", "gradients of the weights and of the score"
+    yield "delta", "rowsum(out * dout) - dlse, what the softmax takes off each dp of a row"
+
+
+def _of_tensors(plan: Plan) -> Iterator[Row]:
+    """Where rows stand in tensors, and what tells of them."""
+    own = "sequence" if plan.storage.cut else "batch entry"
+    yield "q_offset, k_offset", f"first rows of a {own} {'in the tensors' if plan.storage.cut else 'that count'}"
+    yield "q_end, k_end", "rows behind the last ones of a sequence"
+    yield "q_total, k_total", f"rows of the tensors{'' if plan.storage.cut else ', in each batch entry'}"
+    yield "max_seqlen_q, max_seqlen_k", "rows of a sequence that count at most, as the call tells"
+    yield "sequences", "how many sequences the call has"
+    yield "entries_ptr", "what `find_entry` finds for each batch entry, and q_begin; None where all rows count"
+    yield "q_rows, k_rows", "values of a head in vectors of the package's own"
+    yield "q_aligned, k_aligned", "where a sequence begins there: at multiples of 4, where descriptors can read"
+    yield "row_base", f"where the values of the program's {own} and head begin in lse and delta"
+    yield "first_row", f"the first one of the program's {own} and head in out, dq, dk or dv, of rows of one head each"
+    yield "q_bounds_ptr, k_bounds_ptr", "the least and the greatest of what masks read along each tile"
+    yield "q_bounds_base, k_bounds_base", "those that concern the program's own tile"
+    yield "q_tiles, k_tiles", "how many tiles of queries and of keys have such notes"
+    yield "x_least, x_most", "the least and the greatest of x along a tile, as noted there"
+    yield "others, some, every", "some tiles of the other side; of each, whether it shows something, and all"
+    yield "key_ranges_ptr, query_ranges_ptr", "first, full_first, full_last and last of GRAIN rows, in steps of GRAIN"
+    yield "q_parts, k_parts", "how many times GRAIN queries or keys have such a range"
+    yield "PAIRS, BLOCK_PAIRS", "rotated pairs of components, and the power of 2 that holds as many"
+    yield "BLOCK_REST", "the power of 2 that holds the components which are not rotated"
+    yield "position_end", "how many rows cos and sin have"
+    yield "x_sum_row", "where the sums of a tile's rows begin among the gradients of x, entry by entry"
+    yield "seed, drop_below", "what random numbers hang on, and the 16-bit numbers that drop a weight"
+    yield "rescale", "what makes up for the weights that are dropped"
+    yield "drawn", "by which row random numbers are drawn for row 0"
+    yield "slot", "which of all programs this is, for sums that each has by itself"
+
+
+def _meaning(access: Access) -> str:
+    """The meaning of an access's name in a kernel."""
+    given, row = access.input, "query" if access.tie == "q" else "key"
+    if given.source:
+        end = "begins" if given.part == running_sums.BEGIN else "ends"
+        return f"where the document of each {row} {end}, by {given.source}"
+    if given.scan:
+        return f"sum of {given.name} up to {read(access).removeprefix(given.name)}, less {given.name}_anchor"
+    each = {"value": " of the head", "row": f", for each {row}", "pair": ", for each score"}
+    return read(access) + each.get(access.form, ", looked up")
+
+
+def _in_gluon() -> Iterator[Row]:
+    """Those that both passes for Hopper GPUs may have."""
+    yield "WORKERS, WORKER", "how many workers a program has, and which one this is"
+    yield "arguments, lengths", "what workers and the loader take of the kernel's parameters"
+    yield "terms", "a tuple that a worker makes for its steps: what none of them changes"
+    yield "x_buffer", "tiles of x in shared memory, by stage"
+    yield "x_ready", "for each of its stages a barrier that the tile has come"
+    yield "x_free", "for each of its stages a barrier that all workers are done with the tile"
+    yield "at", "tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES"
+    yield "phase", "a round's last bit: by it a barrier tells the round that a wait is for from the one before"
+    yield "ends", "tiles so far that reach into the next sequence"
+    yield "v_come, come", "a barrier that such a tile has come: the loader clears rows before workers see it"
+
+
+def _on_hopper(plan: Plan) -> Iterator[Row]:
+    """Those of hopper.py, beside those of kernels.py."""
+    yield (
+        "items, per_item",
+        "what programs take in turns, and its tiles of queries: 1, or 2 where they make pairs",
+    )
+    yield "tiles, group", "tiles of queries of a head, and heads of a group"
+    yield "order", "these four, which `digits` counts by"
+    yield (
+        "place, step",
+        "a program's item and the way to its next one, as (group, tile or pair, head of the group)",
+    )
+    yield (
+        "early, half",
+        "the number of an item's early tile; which tile of the item: 0 for the late one",
+    )
+    yield "STAGES, Q_STAGES", "stages of the buffers of keys and of values, and of that of queries"
+    yield "queries, buffers", "the buffer of queries with its barriers; those of keys and of values"
+    yield from _in_gluon()
+    yield "visits", "walks so far that had a tile"
+    yield "begun", "tiles of queries so far: this one has stage begun % Q_STAGES"
+    yield "before", "the stage of the tile before"
+    yield "turns", "a barrier for each of three workers: it is its turn to issue products"
+    yield "packed", "the weights of the tile before, two in each int32"
+    yield "rest", "tiles before it are still to come"
+    if plan.storage.entries:
+        yield "entries_ptr", "always None: other calls take the portable kernels, with which this one shares its launch"
+
+
+def _on_hopper_backward(plan: Plan) -> Iterator[Row]:
+    """Those of hopper_backward.py, beside those of kernels.py."""
+    whole = "sequence" if plan.storage.cut else "batch entry"
+    shape = "[heads, rows, BLOCK_D]" if plan.storage.cut else "[batch entries, heads, rows, BLOCK_D]"
+    yield (
+        "dq_sum_ptr",
+        f"what dQ is added up in: {shape} in float32, with rows for whole tiles of BLOCK_M queries of each {whole}",
+    )
+    yield "dq_sum_desc", "the same as [.., 256]: 16 such rows are a [64, 64] tile"
+    yield "sum_row, sum_tile", f"the first row, and the first [64, 64] tile, of the {whole} and head there"
+    yield "group, groups", "key heads of a group, and how many groups there are"
+    yield "tiles", "tiles of keys that a head has, or where programs are few, those of them that start together"
+    yield "place", "which program this is, in the order in which they start; also a place in dq_sum"
+    yield "STAGES", "stages of the buffers of queries and of dout"
+    yield "keys, queries", "buffers of what workers own and exchange, and of what they walk along, with their barriers"
+    yield from _in_gluon()
+    yield "kv_ready", "a barrier that keys and values have come"
+    yield "free", "for each stage of the buffers a barrier that workers are done with it"
+    yield "factors", "ds as workers exchange it, [64, BLOCK_M] by stage and worker"
+    yield "factors_ready", "for each of these stages a barrier that both workers have stored theirs"
+    yield "turn", "the stage that is at hand"
+    yield "below", "-delta in each row of a tile of scores: a product adds dp to it"
+    yield "dp_less_delta", "dp - delta"
+    yield "AHEAD, ASIDE", "the first query and the first column of the worker's half of the program's share of dQ"
+    yield "shares", "each worker's half in shared memory, for the copy engine"
+
+
+def _decoding(plan: Plan) -> Iterator[Row]:
+    """Those of decode_kernels.py, beside those of kernels.py."""
+    yield "b", "a sequence"
+    yield "Hkv", "key heads"
+    yield "kv_h, GROUP", "a key head, and how many query heads read it"
+    yield "tokens, longest", "new tokens of all sequences, and the most that one sequence has"
+    yield "token", "first new token of a sequence among all"
+    yield "max_seqlen_k", "keys that the host made room for: those of a sequence past as many do not count"
+    yield "splits, split_size", "for how many splits of a sequence there is room in `parts`, and how many keys each has"
+    yield "first_keys, reach", "keys from the first on, and keys before the first new token, that masks may show"
+    yield (
+        "head, first_split",
+        "splits of the first_keys keys; the split of the key `reach` before the new tokens",
+    )
+    yield (
+        "slot",
+        "the place of a split in `parts`: those before `head`, then those from first_split on; in `append_rows` "
+        "the place of a token in the cache, page * page_size + place in the page",
+    )
+    yield "slots, page_size", "places in the cache, and in one page"
+    yield "place", "rows of a tile: pairs of a token and a head, the heads of a token side by side"
+    yield "row", "their tokens, counted from the first new one of the sequence"
+    yield (
+        "own_row",
+        "their rows in inputs and lse: where cu_seqlens_q cuts tokens among all, else as `row`",
+    )
+    yield "count", "rows that the sequence has: q_len * GROUP"
+    yield "lo, hi", "keys in [lo, hi) show something to some row of the tile"
+    yield "full_lo, full_hi", "those in [full_lo, full_hi) show all to all"
+    yield "span", "which of several such ranges, where the mask has gaps"
+    yield "inside", "which keys of a tile, or places, are to be read"
+    yield "page", "pages of the keys of the tile that comes next, loaded a tile ahead"
+    yield "k_page, k_slot", "pages of a tile's keys, and the places in them"
+    yield "k_begin, k_places", "the place of a sequence's first key in a cache without pages; how many places it has"
+    yield "PAGE", "places in a page; 1 without a page table"
+    yield "q_rest, k_rest", "columns behind the tiles' BLOCK_D, REST of them; there are none unless D is above 512"
+    yield "REST", "how many columns those have, with padding"
+    yield "V_IN_K", "whether v is the first columns of k, so that a tile of keys is one of values too"
+    yield "q_unit", "powers of 2 that rows of q are divided by where float16 takes the place of bfloat16; else None"
+    yield "mass", "weights that keys get, summed over the new tokens"
+    yield "BLOCK_S", "splits that are joined at a time"
+    yield "BLOCK_H", "the power of 2 that holds the key heads"
+    yield "MEASURED", "whether the scales of float8 are worked out here, and stored"
+    yield "OVERLAP", "whether a kernel starts while the one before it ends"

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8896e978ede0d63b
-#   text hash     37ed796d4efcfe1b
+#   content hash  2fa71d65fe4a1733
+#   text hash     0c0c6fb075f8c70e
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

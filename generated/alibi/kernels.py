@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8896e978ede0d63b
-#   text hash     8535ada3850238ed
+#   content hash  2fa71d65fe4a1733
+#   text hash     03e5f96df9b724d9
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8896e978ede0d63b
-#   text hash     ab153369e47b74c4
+#   content hash  2fa71d65fe4a1733
+#   text hash     7b1093a279a29c73
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

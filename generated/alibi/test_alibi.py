@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8896e978ede0d63b
-#   text hash     96e7635dd5e4a28e
+#   content hash  2fa71d65fe4a1733
+#   text hash     225f9a56ea198d66
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8896e978ede0d63b
-#   text hash     23dab254a90d0d5a
+#   content hash  2fa71d65fe4a1733
+#   text hash     3cd9306c3b23eedc
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

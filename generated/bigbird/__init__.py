@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a46cde84e34cad85
-#   text hash     46466b985914400e
+#   content hash  dfa86f97ec76051e
+#   text hash     fc6d1f59c1b69529
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a46cde84e34cad85
-#   text hash     b77893ef607aa046
+#   content hash  dfa86f97ec76051e
+#   text hash     a6cb319bcd75a939
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

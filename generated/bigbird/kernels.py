@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a46cde84e34cad85
-#   text hash     6a5b475efd6814ef
+#   content hash  dfa86f97ec76051e
+#   text hash     f08dceebc01efceb
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a46cde84e34cad85
-#   text hash     f65ffdb853a3e146
+#   content hash  dfa86f97ec76051e
+#   text hash     9049c833781b756b
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

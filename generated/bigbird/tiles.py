@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a46cde84e34cad85
-#   text hash     f12595df8a21dc95
+#   content hash  dfa86f97ec76051e
+#   text hash     7b94ec1cba41a662
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

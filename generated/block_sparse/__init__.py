@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fed59ffa5a98830f
-#   text hash     93b38600f4d47cec
+#   content hash  5a0a968249d12f53
+#   text hash     f27ed12989d2dc02
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fed59ffa5a98830f
-#   text hash     b6c07781fb535000
+#   content hash  5a0a968249d12f53
+#   text hash     ac9853948732c00f
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fed59ffa5a98830f
-#   text hash     372df22a5703d471
+#   content hash  5a0a968249d12f53
+#   text hash     8b665cd9ce780674
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

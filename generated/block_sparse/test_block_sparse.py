@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fed59ffa5a98830f
-#   text hash     e162c367e6525781
+#   content hash  5a0a968249d12f53
+#   text hash     4ff820c04f2d9fd6
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

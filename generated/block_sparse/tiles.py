@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fed59ffa5a98830f
-#   text hash     72575ba7f84803a8
+#   content hash  5a0a968249d12f53
+#   text hash     11cf2c55acf118eb
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

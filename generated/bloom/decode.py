@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4de9ea842ca86e86
-#   text hash     77efdde5f43438d8
+#   content hash  42a007cc50c74c7b
+#   text hash     03987f8c7cf3caf5
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4de9ea842ca86e86
-#   text hash     f663d5d5fb812331
+#   content hash  42a007cc50c74c7b
+#   text hash     91f5a64362219ec5
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

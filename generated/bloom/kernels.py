@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4de9ea842ca86e86
-#   text hash     274f9ee27dec12bf
+#   content hash  42a007cc50c74c7b
+#   text hash     ece04afd9b5aa1ab
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4de9ea842ca86e86
-#   text hash     442fc0cf0d1328d0
+#   content hash  42a007cc50c74c7b
+#   text hash     22ef6c70a7c74d4f
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

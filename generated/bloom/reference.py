@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4de9ea842ca86e86
-#   text hash     44afc1a0649f5d1e
+#   content hash  42a007cc50c74c7b
+#   text hash     c144b050b6645bb0
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  63393d1eda9501de
-#   text hash     31461d4d6e973a5d
+#   content hash  96b134f39255a20f
+#   text hash     b128dd5cfe405747
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

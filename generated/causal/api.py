@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  63393d1eda9501de
-#   text hash     66b09dbc3ec7c191
+#   content hash  96b134f39255a20f
+#   text hash     fb08c84afcc8a080
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

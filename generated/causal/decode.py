@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  63393d1eda9501de
-#   text hash     7950bc2ac26c6a4b
+#   content hash  96b134f39255a20f
+#   text hash     a9c17cd7c1365cce
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  63393d1eda9501de
-#   text hash     0db104ab8ceea845
+#   content hash  96b134f39255a20f
+#   text hash     59797cb6dd117f8b
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

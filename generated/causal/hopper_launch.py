@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  63393d1eda9501de
-#   text hash     543ffbf6cea854a1
+#   content hash  96b134f39255a20f
+#   text hash     de04fe368358f1b6
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  63393d1eda9501de
-#   text hash     3a346ca0c22958a9
+#   content hash  96b134f39255a20f
+#   text hash     417db36bb62e685d
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

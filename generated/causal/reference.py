@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  63393d1eda9501de
-#   text hash     c67017934cd9a9c2
+#   content hash  96b134f39255a20f
+#   text hash     f3e005d75d484697
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  63393d1eda9501de
-#   text hash     c68ba2c6f82e6961
+#   content hash  96b134f39255a20f
+#   text hash     ff491912d2376eb2
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2aa0e1bf6ccf02b4
-#   text hash     30247727d9ac04db
+#   content hash  50a2350eee15e38b
+#   text hash     c13d14d5958bc723
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2aa0e1bf6ccf02b4
-#   text hash     265bf9faba6c02e8
+#   content hash  50a2350eee15e38b
+#   text hash     ea085713ca8ebe1c
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2aa0e1bf6ccf02b4
-#   text hash     27725848922e212d
+#   content hash  50a2350eee15e38b
+#   text hash     585d9f791a019f8a
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

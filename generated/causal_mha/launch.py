@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2aa0e1bf6ccf02b4
-#   text hash     c13d011751c9675b
+#   content hash  50a2350eee15e38b
+#   text hash     defa2ac68b51cd0a
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2aa0e1bf6ccf02b4
-#   text hash     7cce4c001a01b076
+#   content hash  50a2350eee15e38b
+#   text hash     aa7247b7f151724b
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

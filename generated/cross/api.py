@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7d65abc52a604e7a
-#   text hash     4c58ac9773fc3a24
+#   content hash  9d63bbf95affd51f
+#   text hash     2cd87dd39aa178e6
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7d65abc52a604e7a
-#   text hash     a0b8abe475d08426
+#   content hash  9d63bbf95affd51f
+#   text hash     c4cd3a1cb1976c74
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7d65abc52a604e7a
-#   text hash     4264b6daa5b45e28
+#   content hash  9d63bbf95affd51f
+#   text hash     a152df300ce6e9e2
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py gets."""
 

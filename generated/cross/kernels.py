@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7d65abc52a604e7a
-#   text hash     8b1ca11d57ea4f9b
+#   content hash  9d63bbf95affd51f
+#   text hash     eea8799687e295a0
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

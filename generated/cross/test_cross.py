@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7d65abc52a604e7a
-#   text hash     4cf488592e40c2b0
+#   content hash  9d63bbf95affd51f
+#   text hash     6dcceaf86cb3eeec
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

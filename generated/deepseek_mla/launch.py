@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4a4c76d42aa3778e
-#   text hash     dc6d3257d2195718
+#   content hash  c851a11077f93247
+#   text hash     c8ddfa71de6c37ae
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4a4c76d42aa3778e
-#   text hash     eaf67799c5ad01ea
+#   content hash  c851a11077f93247
+#   text hash     7a3faeb52ce8dd79
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4a4c76d42aa3778e
-#   text hash     806a2dd7a7ad2aac
+#   content hash  c851a11077f93247
+#   text hash     2a04fdc32f25f4e4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4a4c76d42aa3778e
-#   text hash     bdcfd010b50b1172
+#   content hash  c851a11077f93247
+#   text hash     50cf9e594ea82d6a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4a4c76d42aa3778e
-#   text hash     f14ac0d283b58411
+#   content hash  c851a11077f93247
+#   text hash     67cd2c3214dd4b05
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  42004aa88a8d4f8d
-#   text hash     ae42618d8e0ddf56
+#   content hash  3cd07791e08c2f71
+#   text hash     85e535b169e89586
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

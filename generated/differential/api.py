@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  42004aa88a8d4f8d
-#   text hash     19a01f0cd6282ec2
+#   content hash  3cd07791e08c2f71
+#   text hash     161a8e968533362a
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

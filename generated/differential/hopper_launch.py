@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  42004aa88a8d4f8d
-#   text hash     306c367f717722d6
+#   content hash  3cd07791e08c2f71
+#   text hash     ffca6f1495d39d46
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py gets."""
 

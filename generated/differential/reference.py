@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  42004aa88a8d4f8d
-#   text hash     782426ace689d1ca
+#   content hash  3cd07791e08c2f71
+#   text hash     a7e809cbdd6361ab
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  42004aa88a8d4f8d
-#   text hash     f6061c28eb5b4b58
+#   content hash  3cd07791e08c2f71
+#   text hash     6ab513a1c88f0587
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

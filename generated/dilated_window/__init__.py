@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f7f5a58a09c477e7
-#   text hash     bfe895f5ac786826
+#   content hash  535ca39506edc3e9
+#   text hash     dd41dc1337adb565
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f7f5a58a09c477e7
-#   text hash     8d94acaf8f883bc6
+#   content hash  535ca39506edc3e9
+#   text hash     0c170046c08aaa0d
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f7f5a58a09c477e7
-#   text hash     1a9a3ffcd807dbf7
+#   content hash  535ca39506edc3e9
+#   text hash     d33bc715480c18a0
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f7f5a58a09c477e7
-#   text hash     9d70cc651c884d1c
+#   content hash  535ca39506edc3e9
+#   text hash     6f58cf4513f8437f
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

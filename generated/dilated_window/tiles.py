@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f7f5a58a09c477e7
-#   text hash     8c825b8171798119
+#   content hash  535ca39506edc3e9
+#   text hash     1d92a6afacd8d55c
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7df566819e2d000c
-#   text hash     1e45c878571a8dae
+#   content hash  f77a00ffe1a6fc86
+#   text hash     2656efa2c9ad6ebc
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

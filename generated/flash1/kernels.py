@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7df566819e2d000c
-#   text hash     ae8d7bff80e5062b
+#   content hash  f77a00ffe1a6fc86
+#   text hash     698978d49fd40305
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

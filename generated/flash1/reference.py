@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7df566819e2d000c
-#   text hash     a25a21e98b1f71db
+#   content hash  f77a00ffe1a6fc86
+#   text hash     e4cc68ba1c3e9509
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7df566819e2d000c
-#   text hash     0f13b3c8e96cad77
+#   content hash  f77a00ffe1a6fc86
+#   text hash     072f99b60d80062c
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7df566819e2d000c
-#   text hash     6a1e17f8f614316b
+#   content hash  f77a00ffe1a6fc86
+#   text hash     2e2565429abecf1e
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

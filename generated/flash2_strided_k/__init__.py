@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  960e4bf8910a3dc0
-#   text hash     25f4b197e7b3246f
+#   content hash  700b8fa487cc97ad
+#   text hash     b6b842a34f2019c3
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

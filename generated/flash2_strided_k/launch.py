@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  960e4bf8910a3dc0
-#   text hash     214d2e88e5c0680d
+#   content hash  700b8fa487cc97ad
+#   text hash     5b24fe935de4d2d1
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

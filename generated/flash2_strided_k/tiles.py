@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  960e4bf8910a3dc0
-#   text hash     3d65b017676b7251
+#   content hash  700b8fa487cc97ad
+#   text hash     f776754838d8e9d3
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

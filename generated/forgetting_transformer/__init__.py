@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1f6270340fe38dab
-#   text hash     e08200b85d15bee4
+#   content hash  045935815d77f3eb
+#   text hash     5976a42c622465aa
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1f6270340fe38dab
-#   text hash     5b6a27221a4e6926
+#   content hash  045935815d77f3eb
+#   text hash     e357b5e559d454db
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

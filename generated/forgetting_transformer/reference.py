@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1f6270340fe38dab
-#   text hash     946b97c7fe8587fa
+#   content hash  045935815d77f3eb
+#   text hash     f8fc70f580e7e91d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1f6270340fe38dab
-#   text hash     56b19a09222fc442
+#   content hash  045935815d77f3eb
+#   text hash     3020430f2d044d88
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

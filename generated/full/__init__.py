@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7feefc3321e9edca
-#   text hash     86981b29958e76aa
+#   content hash  be8074baf827608d
+#   text hash     2d470ed581c4f9e8
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7feefc3321e9edca
-#   text hash     66aa510d645323e5
+#   content hash  be8074baf827608d
+#   text hash     f46e376e47f34665
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7feefc3321e9edca
-#   text hash     3762337a88541288
+#   content hash  be8074baf827608d
+#   text hash     39a013d07e01586a
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

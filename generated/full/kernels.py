@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7feefc3321e9edca
-#   text hash     ade1c1b794f1d916
+#   content hash  be8074baf827608d
+#   text hash     687f096f8af3c0d7
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

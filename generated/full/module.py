@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7feefc3321e9edca
-#   text hash     63993706d7b09ece
+#   content hash  be8074baf827608d
+#   text hash     c2b3c4c79dea541d
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7feefc3321e9edca
-#   text hash     4234c382817c50d6
+#   content hash  be8074baf827608d
+#   text hash     90bd158436d34560
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7feefc3321e9edca
-#   text hash     1bfbafc9b884403e
+#   content hash  be8074baf827608d
+#   text hash     c6306677a798c71e
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

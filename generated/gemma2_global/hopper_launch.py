@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  72cde7658fc140cb
-#   text hash     3b9dc4fde67474cd
+#   content hash  d776ab1e0e087108
+#   text hash     bc31221c76cac171
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  72cde7658fc140cb
-#   text hash     281829a245fa16b5
+#   content hash  d776ab1e0e087108
+#   text hash     786e97ed133cf122
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  72cde7658fc140cb
-#   text hash     f507a83fb58b9e03
+#   content hash  d776ab1e0e087108
+#   text hash     e2de3f394577efcb
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  72cde7658fc140cb
-#   text hash     c773efba8e00aaae
+#   content hash  d776ab1e0e087108
+#   text hash     8ef10bfdb6f358b9
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

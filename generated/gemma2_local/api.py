@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5757d2db203dc300
-#   text hash     40263385a53f12f7
+#   content hash  bb62c6398356dc74
+#   text hash     1cd00379c434e461
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5757d2db203dc300
-#   text hash     7f68a44b4d1bf531
+#   content hash  bb62c6398356dc74
+#   text hash     de00ee6b47a954ab
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5757d2db203dc300
-#   text hash     61caeb4b910bb53e
+#   content hash  bb62c6398356dc74
+#   text hash     9d7e08c0261e330e
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -31,6 +31,7 @@ Tensors, by their axes
     seq_lens           [sequences], int32: how many keys each sequence has, those of its new tokens included
     cu_seqlens_q       [sequences + 1], int32: where each sequence's new tokens begin; None: each has `longest`
     pages              [sequences, pages of a sequence]; entries of pages that no row sees are not read
+    k_starts           [sequences], int32: the place of each sequence's first key, without pages; None: 0
     k_scale, v_scale   [sequences, pages, place in the page, Hkv], float32, with strides of 0 along axes that share one:
                        what keys and values of float8 are multiplied by; None for other types
     parts              [tokens, Hq, splits, DV], float32: out of each split that has a program; behind it

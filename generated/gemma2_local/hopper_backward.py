@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5757d2db203dc300
-#   text hash     352dcd0dc1b062e8
+#   content hash  bb62c6398356dc74
+#   text hash     5fe0f4aaf1879c23
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5757d2db203dc300
-#   text hash     9053b4ee3e5cfc09
+#   content hash  bb62c6398356dc74
+#   text hash     f9adae5cc3416381
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5757d2db203dc300
-#   text hash     e0ee77f6697a3ba9
+#   content hash  bb62c6398356dc74
+#   text hash     70ea61e4b08fb795
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

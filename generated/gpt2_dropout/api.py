@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  62dea7713bb13ee9
-#   text hash     3e16dae3628aa8e4
+#   content hash  ee4be2927ac24cbe
+#   text hash     854546d08903f929
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  62dea7713bb13ee9
-#   text hash     f42c169c022a3899
+#   content hash  ee4be2927ac24cbe
+#   text hash     826c384d6a81ea18
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

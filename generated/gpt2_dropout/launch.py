@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  62dea7713bb13ee9
-#   text hash     a2e628eaad81837b
+#   content hash  ee4be2927ac24cbe
+#   text hash     a8952b548fbcf288
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

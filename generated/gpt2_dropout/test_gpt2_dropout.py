@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  62dea7713bb13ee9
-#   text hash     2c3729a6d3f58b5c
+#   content hash  ee4be2927ac24cbe
+#   text hash     50ae6deb45d8c0bd
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  62dea7713bb13ee9
-#   text hash     8e1e4974dc097e77
+#   content hash  ee4be2927ac24cbe
+#   text hash     a92172155f1dfd8d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c3f3f7f44dbb91aa
-#   text hash     19c4e07c1dc4c543
+#   content hash  6f071cffecd64726
+#   text hash     3e3a2563f485dc61
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c3f3f7f44dbb91aa
-#   text hash     65de7ee8f2c19661
+#   content hash  6f071cffecd64726
+#   text hash     f30b0cf390285599
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c3f3f7f44dbb91aa
-#   text hash     8f4fcab53ec3a84d
+#   content hash  6f071cffecd64726
+#   text hash     67c2e8a8060aa520
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c3f3f7f44dbb91aa
-#   text hash     5aa3bcce68de5c8d
+#   content hash  6f071cffecd64726
+#   text hash     6647980d99de4d40
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c3f3f7f44dbb91aa
-#   text hash     d38c689caca68677
+#   content hash  6f071cffecd64726
+#   text hash     f192926ad45f7b51
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fb9afba8ae6d0811
-#   text hash     042378f1e2ad0f0f
+#   content hash  689a5d46175c6153
+#   text hash     ba286d029132e55d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fb9afba8ae6d0811
-#   text hash     3caf5860094d3ac6
+#   content hash  689a5d46175c6153
+#   text hash     5f1a0acb2fd235c7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

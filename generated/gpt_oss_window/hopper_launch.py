@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fb9afba8ae6d0811
-#   text hash     9dd76e2deb33357d
+#   content hash  689a5d46175c6153
+#   text hash     f3f6e58051ea8e02
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fb9afba8ae6d0811
-#   text hash     b13830c0dd943c30
+#   content hash  689a5d46175c6153
+#   text hash     504ea7c7a66d6ed6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fb9afba8ae6d0811
-#   text hash     8546f3b2f868c365
+#   content hash  689a5d46175c6153
+#   text hash     2345409e671e0226
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

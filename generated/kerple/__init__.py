@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  cc7baf85a61a5005
-#   text hash     0ab3d600cb8e4b30
+#   content hash  f00424eb379b486a
+#   text hash     9f5da43e0c5648e4
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

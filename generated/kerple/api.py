@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  cc7baf85a61a5005
-#   text hash     ae961d22759e7886
+#   content hash  f00424eb379b486a
+#   text hash     abd49904a6090e69
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  cc7baf85a61a5005
-#   text hash     a87518a4bc065bc1
+#   content hash  f00424eb379b486a
+#   text hash     a40442685ee9e04b
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  cc7baf85a61a5005
-#   text hash     9ed4ef5c62af7c13
+#   content hash  f00424eb379b486a
+#   text hash     99faf1dc765d32e7
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  cc7baf85a61a5005
-#   text hash     c5158295d0520da5
+#   content hash  f00424eb379b486a
+#   text hash     28ccff9eee7e5eff
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

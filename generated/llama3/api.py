@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  649e5a1a87275adf
-#   text hash     a0dc3ce1553d0ebf
+#   content hash  4bd1273bd77d59f2
+#   text hash     9e0a0d1f2f168095
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  649e5a1a87275adf
-#   text hash     cf733c49de01ff07
+#   content hash  4bd1273bd77d59f2
+#   text hash     3b0ac8515216a0aa
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  649e5a1a87275adf
-#   text hash     5291986b71ad5bd2
+#   content hash  4bd1273bd77d59f2
+#   text hash     4dbee3808262f5bc
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py gets."""
 

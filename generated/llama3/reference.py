@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  649e5a1a87275adf
-#   text hash     005332be125e444b
+#   content hash  4bd1273bd77d59f2
+#   text hash     9e86e1f3b91b2e62
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

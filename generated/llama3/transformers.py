@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  649e5a1a87275adf
-#   text hash     60e5e5ce01d845e2
+#   content hash  4bd1273bd77d59f2
+#   text hash     3b76a8b6c148a386
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1c1f498c82dace62
-#   text hash     fe5ecd640d09af63
+#   content hash  47c11247fa5ba124
+#   text hash     68997dc7a7ea5ba5
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1c1f498c82dace62
-#   text hash     bc09c92e1c5ce311
+#   content hash  47c11247fa5ba124
+#   text hash     7a0f68a3d78751cf
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1c1f498c82dace62
-#   text hash     6802d368c6a139c1
+#   content hash  47c11247fa5ba124
+#   text hash     f719ebf17ddfb8ef
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

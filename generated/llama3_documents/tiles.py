@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1c1f498c82dace62
-#   text hash     da34cdd2aba0f970
+#   content hash  47c11247fa5ba124
+#   text hash     b5aec42225aa25c3
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  eee32175362fb99e
-#   text hash     6bca8bc2fc5f420a
+#   content hash  f170083d828c06d7
+#   text hash     00ffc547cf491fcd
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  eee32175362fb99e
-#   text hash     d7bba8fa64e23d14
+#   content hash  f170083d828c06d7
+#   text hash     8cd93bca1a8e45ff
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

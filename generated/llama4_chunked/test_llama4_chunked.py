@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  eee32175362fb99e
-#   text hash     6481c4fc1ccde75c
+#   content hash  f170083d828c06d7
+#   text hash     1a8ccef70d73ec3c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  eee32175362fb99e
-#   text hash     1f7b2848df0138e7
+#   content hash  f170083d828c06d7
+#   text hash     d8471c21838b85cf
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

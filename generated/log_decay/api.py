@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c561d095d6c7498f
-#   text hash     15ef2470be920fb7
+#   content hash  054f5ae346d9b3b4
+#   text hash     d62bded672f2dee0
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

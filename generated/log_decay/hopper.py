@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c561d095d6c7498f
-#   text hash     1825dd8699fb1279
+#   content hash  054f5ae346d9b3b4
+#   text hash     3fb35fffd08912f9
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

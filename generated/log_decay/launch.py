@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c561d095d6c7498f
-#   text hash     b140df9439851148
+#   content hash  054f5ae346d9b3b4
+#   text hash     f4a661576736fb48
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

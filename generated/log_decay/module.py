@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c561d095d6c7498f
-#   text hash     386444e6e4876f83
+#   content hash  054f5ae346d9b3b4
+#   text hash     eefb0bcaa31b83a5
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

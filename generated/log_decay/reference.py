@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c561d095d6c7498f
-#   text hash     6bbff3c98b07bec3
+#   content hash  054f5ae346d9b3b4
+#   text hash     70bedb663a2af153
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

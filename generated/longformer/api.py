@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  377675b90e6969f5
-#   text hash     dd29a3e7d169d9cb
+#   content hash  dd88d99726899ffa
+#   text hash     89e2e463d3f76cf3
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  377675b90e6969f5
-#   text hash     30c0a7c885d5cc3f
+#   content hash  dd88d99726899ffa
+#   text hash     7b553765c9166178
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

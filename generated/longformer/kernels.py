@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  377675b90e6969f5
-#   text hash     2a6191f125a87f50
+#   content hash  dd88d99726899ffa
+#   text hash     c8268b9dd882ceb7
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  377675b90e6969f5
-#   text hash     ec6d4cc590485a05
+#   content hash  dd88d99726899ffa
+#   text hash     ba5bf573f030178b
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  377675b90e6969f5
-#   text hash     57c1e7ff34e58a54
+#   content hash  dd88d99726899ffa
+#   text hash     0569026a34c5bccd
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

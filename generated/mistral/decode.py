@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6696887a80d4eb43
-#   text hash     277ddfc9965cdb25
+#   content hash  6c53b57f03490282
+#   text hash     475c15f7660c7595
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6696887a80d4eb43
-#   text hash     7c31ebc4a24a1491
+#   content hash  6c53b57f03490282
+#   text hash     149940b004b7f1a6
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -31,6 +31,7 @@ Tensors, by their axes
     seq_lens           [sequences], int32: how many keys each sequence has, those of its new tokens included
     cu_seqlens_q       [sequences + 1], int32: where each sequence's new tokens begin; None: each has `longest`
     pages              [sequences, pages of a sequence]; entries of pages that no row sees are not read
+    k_starts           [sequences], int32: the place of each sequence's first key, without pages; None: 0
     k_scale, v_scale   [sequences, pages, place in the page, Hkv], float32, with strides of 0 along axes that share one:
                        what keys and values of float8 are multiplied by; None for other types
     parts              [tokens, Hq, splits, DV], float32: out of each split that has a program; behind it

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6696887a80d4eb43
-#   text hash     2f78bbd1501e5821
+#   content hash  6c53b57f03490282
+#   text hash     d49573d723a44eef
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6696887a80d4eb43
-#   text hash     569091289de3a927
+#   content hash  6c53b57f03490282
+#   text hash     ed54dcca6d489582
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

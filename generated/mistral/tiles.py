@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6696887a80d4eb43
-#   text hash     bb977a690dd44d6e
+#   content hash  6c53b57f03490282
+#   text hash     deb72454dbdd07f3
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e3c25da345c2c901
-#   text hash     1d63a68c611ad6dd
+#   content hash  220203ced7708f15
+#   text hash     4123d0504080991f
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e3c25da345c2c901
-#   text hash     c640fc05b954c637
+#   content hash  220203ced7708f15
+#   text hash     ed08d137cf5d3618
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e3c25da345c2c901
-#   text hash     b48f9b2e12093643
+#   content hash  220203ced7708f15
+#   text hash     443a98b61aff3535
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

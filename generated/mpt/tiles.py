@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e3c25da345c2c901
-#   text hash     f20e234882fa5a99
+#   content hash  220203ced7708f15
+#   text hash     68a1436cf2f2acf5
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a736a419a378594f
-#   text hash     dd8f474b98450601
+#   content hash  12f926e27c423c90
+#   text hash     861c37bac1fb695a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a736a419a378594f
-#   text hash     f6d774db5d842b95
+#   content hash  12f926e27c423c90
+#   text hash     bf83c76cb0fb0525
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

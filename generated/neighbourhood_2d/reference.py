@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a736a419a378594f
-#   text hash     49c518b8dc2a3e76
+#   content hash  12f926e27c423c90
+#   text hash     af0a4d8991c8eaef
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a736a419a378594f
-#   text hash     a87e3d188a4e0db6
+#   content hash  12f926e27c423c90
+#   text hash     2426f3df3fd4c8f6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5485fb032b6410d8
-#   text hash     470839ea2850ba88
+#   content hash  9c1de8baf66c957c
+#   text hash     f33c41ea33ce691f
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5485fb032b6410d8
-#   text hash     24b95130cb653aa6
+#   content hash  9c1de8baf66c957c
+#   text hash     97670fe94a83fbff
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

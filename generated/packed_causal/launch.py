@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5485fb032b6410d8
-#   text hash     31178810ec8bad5c
+#   content hash  9c1de8baf66c957c
+#   text hash     bbc1fe72750fadb6
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

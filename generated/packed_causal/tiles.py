@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5485fb032b6410d8
-#   text hash     87d86fca6cd89f3b
+#   content hash  9c1de8baf66c957c
+#   text hash     53b062fb1a05dc71
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

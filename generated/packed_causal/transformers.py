@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5485fb032b6410d8
-#   text hash     4c51576fb5d94b5d
+#   content hash  9c1de8baf66c957c
+#   text hash     0e76a4fffc4e9ac0
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

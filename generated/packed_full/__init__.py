@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  432bf5fae1c7264d
-#   text hash     80a1252ff65a7c84
+#   content hash  8392a2d032783ff2
+#   text hash     b9abc2bf156efb71
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  432bf5fae1c7264d
-#   text hash     b9565e2e7253fa75
+#   content hash  8392a2d032783ff2
+#   text hash     9ae1d20fdb62bf6b
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

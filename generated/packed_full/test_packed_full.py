@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  432bf5fae1c7264d
-#   text hash     8d28930615bf4ea6
+#   content hash  8392a2d032783ff2
+#   text hash     9f2b377937dffc33
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

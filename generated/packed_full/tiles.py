@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  432bf5fae1c7264d
-#   text hash     2c1027bd2ce4a68c
+#   content hash  8392a2d032783ff2
+#   text hash     b079c2f12c520534
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  432bf5fae1c7264d
-#   text hash     16411c75db6b216f
+#   content hash  8392a2d032783ff2
+#   text hash     210a6324ab833dcd
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

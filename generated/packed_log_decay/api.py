@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  981a4dd422efffd9
-#   text hash     92e98035c3c8cd93
+#   content hash  321886691b42ee4a
+#   text hash     1628a3ba07fae6ca
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

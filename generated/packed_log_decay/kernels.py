@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  981a4dd422efffd9
-#   text hash     b9b44e448a12d7ad
+#   content hash  321886691b42ee4a
+#   text hash     93bf416f25b3d229
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  981a4dd422efffd9
-#   text hash     5815ce299978ff79
+#   content hash  321886691b42ee4a
+#   text hash     9ce8d47414fa6f70
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

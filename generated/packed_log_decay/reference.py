@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  981a4dd422efffd9
-#   text hash     d2b2cf4465e84872
+#   content hash  321886691b42ee4a
+#   text hash     8c375a29431dbdc8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  981a4dd422efffd9
-#   text hash     39db03f7dc992614
+#   content hash  321886691b42ee4a
+#   text hash     a4a35dd7b8fe1a1b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  18782850680256a4
-#   text hash     f482ffe43f70f468
+#   content hash  9dec9944acefdceb
+#   text hash     36786227ea23800b
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  18782850680256a4
-#   text hash     6bf3a38adb8bf035
+#   content hash  9dec9944acefdceb
+#   text hash     2074bedef98469ae
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

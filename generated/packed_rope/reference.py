@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  18782850680256a4
-#   text hash     e2a64bfd71d703bf
+#   content hash  9dec9944acefdceb
+#   text hash     5e28f6a2aed46fae
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

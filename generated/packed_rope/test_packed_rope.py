@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  18782850680256a4
-#   text hash     3acc6e2e8b512e43
+#   content hash  9dec9944acefdceb
+#   text hash     6b56c40e6282e7e7
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

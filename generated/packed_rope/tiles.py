@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  18782850680256a4
-#   text hash     4bd208796f9b0413
+#   content hash  9dec9944acefdceb
+#   text hash     1b78096992dfa8b7
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  431c8083968dafd6
-#   text hash     fef52a7a377e8dc7
+#   content hash  34776b1003d0cd22
+#   text hash     f3e5eadbf0914c74
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  431c8083968dafd6
-#   text hash     e78d9c8d965c98ff
+#   content hash  34776b1003d0cd22
+#   text hash     09e8ef23d1c94603
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

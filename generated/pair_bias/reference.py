@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  431c8083968dafd6
-#   text hash     97d916b20c7f3cc7
+#   content hash  34776b1003d0cd22
+#   text hash     5a638708610c5b5e
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

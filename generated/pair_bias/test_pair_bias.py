@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  431c8083968dafd6
-#   text hash     bb2753d0196660c7
+#   content hash  34776b1003d0cd22
+#   text hash     78154df968e98dec
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

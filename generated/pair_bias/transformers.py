@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  431c8083968dafd6
-#   text hash     68a0d64f4e9f4000
+#   content hash  34776b1003d0cd22
+#   text hash     ff2928984b49c53a
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

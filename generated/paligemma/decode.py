@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e706910119e09313
-#   text hash     395cdb7e77c21521
+#   content hash  2c5c6f17732e36fc
+#   text hash     bbf2fdca7a55d1b7
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e706910119e09313
-#   text hash     0df8deac8423c519
+#   content hash  2c5c6f17732e36fc
+#   text hash     8b20bfac26173edc
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -31,6 +31,7 @@ Tensors, by their axes
     seq_lens           [sequences], int32: how many keys each sequence has, those of its new tokens included
     cu_seqlens_q       [sequences + 1], int32: where each sequence's new tokens begin; None: each has `longest`
     pages              [sequences, pages of a sequence]; entries of pages that no row sees are not read
+    k_starts           [sequences], int32: the place of each sequence's first key, without pages; None: 0
     k_scale, v_scale   [sequences, pages, place in the page, Hkv], float32, with strides of 0 along axes that share one:
                        what keys and values of float8 are multiplied by; None for other types
     parts              [tokens, Hq, splits, DV], float32: out of each split that has a program; behind it

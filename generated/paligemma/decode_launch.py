@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e706910119e09313
-#   text hash     b4b7f7341c642178
+#   content hash  2c5c6f17732e36fc
+#   text hash     76baa46c9e382e19
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

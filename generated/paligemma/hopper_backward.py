@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e706910119e09313
-#   text hash     29bed71e4132ad69
+#   content hash  2c5c6f17732e36fc
+#   text hash     52e2f72b96eec4f6
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

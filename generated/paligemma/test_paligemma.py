@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e706910119e09313
-#   text hash     7afb74a91dac88b3
+#   content hash  2c5c6f17732e36fc
+#   text hash     cbfb2d2aabf95c60
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

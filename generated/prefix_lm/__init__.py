@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  84a36dfeed6d9fe6
-#   text hash     ad6bf4dcb51192e9
+#   content hash  c2045cc8b0b62f04
+#   text hash     5db779ebac276213
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

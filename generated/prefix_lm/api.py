@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  84a36dfeed6d9fe6
-#   text hash     7485b74efbbe2907
+#   content hash  c2045cc8b0b62f04
+#   text hash     6bae604231fc9cea
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

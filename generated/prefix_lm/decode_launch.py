@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  84a36dfeed6d9fe6
-#   text hash     516414fe806f857d
+#   content hash  c2045cc8b0b62f04
+#   text hash     5d5b35d5be0eead9
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

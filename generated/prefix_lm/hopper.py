@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  84a36dfeed6d9fe6
-#   text hash     73efdeb4fa9a160b
+#   content hash  c2045cc8b0b62f04
+#   text hash     5210bf1c26597fab
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

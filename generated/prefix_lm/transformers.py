@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  84a36dfeed6d9fe6
-#   text hash     476a1352995ba8d3
+#   content hash  c2045cc8b0b62f04
+#   text hash     06194061d7bf89e1
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

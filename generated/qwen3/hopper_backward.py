@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a9af90c520b26698
-#   text hash     6e69a423a551e17c
+#   content hash  587d000c016dc814
+#   text hash     48ee5d4e6c45d076
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a9af90c520b26698
-#   text hash     63bc962c65e80369
+#   content hash  587d000c016dc814
+#   text hash     3c1f290b4b5bb99c
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a9af90c520b26698
-#   text hash     0bd8819156b0eda7
+#   content hash  587d000c016dc814
+#   text hash     93bd16dc0a7e6120
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

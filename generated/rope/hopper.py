@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  62b271d91aae0d17
-#   text hash     45bbab1e356b1bfd
+#   content hash  4167027a76123d8b
+#   text hash     8c663ee3a7c80580
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  62b271d91aae0d17
-#   text hash     fa138d74d92517e7
+#   content hash  4167027a76123d8b
+#   text hash     ee28ab01f21347ea
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  62b271d91aae0d17
-#   text hash     ee6fa179f25f031a
+#   content hash  4167027a76123d8b
+#   text hash     14d5ae2919f439b9
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

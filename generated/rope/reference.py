@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  62b271d91aae0d17
-#   text hash     7f48519c35e76618
+#   content hash  4167027a76123d8b
+#   text hash     28231278c53730b3
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

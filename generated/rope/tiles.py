@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  62b271d91aae0d17
-#   text hash     f5806154b35c4843
+#   content hash  4167027a76123d8b
+#   text hash     41641fc990b472d4
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

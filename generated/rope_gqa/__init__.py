@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a0f9dbef9f638bff
-#   text hash     ce17e7401bca603b
+#   content hash  854b1b9420f8629a
+#   text hash     ca6f6f811c6aa309
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a0f9dbef9f638bff
-#   text hash     1ec78ab0369911cf
+#   content hash  854b1b9420f8629a
+#   text hash     da1abcc18b74fe51
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a0f9dbef9f638bff
-#   text hash     1a996f2bd9a61051
+#   content hash  854b1b9420f8629a
+#   text hash     bc5772e7ff76243e
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a0f9dbef9f638bff
-#   text hash     ccf52d3f5863af39
+#   content hash  854b1b9420f8629a
+#   text hash     d5cee9590b5877a9
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

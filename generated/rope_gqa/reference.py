@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a0f9dbef9f638bff
-#   text hash     119377ba9c0ac705
+#   content hash  854b1b9420f8629a
+#   text hash     2ce6f85a545634f9
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3ae0a9303e600239
-#   text hash     1c36ea90d20d3ab5
+#   content hash  515afe14bb8e0482
+#   text hash     7afa0c0962bc79eb
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

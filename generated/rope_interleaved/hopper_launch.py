@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3ae0a9303e600239
-#   text hash     65c08c5f8b720e9f
+#   content hash  515afe14bb8e0482
+#   text hash     e8699f4eaf024a5f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py gets."""
 

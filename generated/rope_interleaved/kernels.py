@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3ae0a9303e600239
-#   text hash     cd8e046c0e0dcd81
+#   content hash  515afe14bb8e0482
+#   text hash     e6d9bbdd42889bcd
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

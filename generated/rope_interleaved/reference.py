@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3ae0a9303e600239
-#   text hash     0ea46da3ea69d657
+#   content hash  515afe14bb8e0482
+#   text hash     82c18ee74d274120
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

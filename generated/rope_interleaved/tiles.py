@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3ae0a9303e600239
-#   text hash     049b9ff07a82a3ef
+#   content hash  515afe14bb8e0482
+#   text hash     4301e062220835ef
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

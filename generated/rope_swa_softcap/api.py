@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8763ec795f70c9ce
-#   text hash     28741a88d34593c0
+#   content hash  a8f6ed637e736ad8
+#   text hash     3eabff371a6ee9ee
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8763ec795f70c9ce
-#   text hash     ee6f96f264b53fbe
+#   content hash  a8f6ed637e736ad8
+#   text hash     cd149c6cce489f26
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8763ec795f70c9ce
-#   text hash     ca9f460f551614cb
+#   content hash  a8f6ed637e736ad8
+#   text hash     ba024c96f3dc6e18
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8763ec795f70c9ce
-#   text hash     557bd8f875bc410b
+#   content hash  a8f6ed637e736ad8
+#   text hash     b3bdfececb7de2c9
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8763ec795f70c9ce
-#   text hash     450e8fe171a10885
+#   content hash  a8f6ed637e736ad8
+#   text hash     088a398bff6d996b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

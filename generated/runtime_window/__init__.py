@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7d6dce4f11ddc0ec
-#   text hash     b2fc82dfec5e80cc
+#   content hash  2560dfd66c28f0bb
+#   text hash     05712ff66f41816c
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7d6dce4f11ddc0ec
-#   text hash     ecdba6203a265cdf
+#   content hash  2560dfd66c28f0bb
+#   text hash     2b9913eb9b30914d
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

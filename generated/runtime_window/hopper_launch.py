@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7d6dce4f11ddc0ec
-#   text hash     df1c589411980b85
+#   content hash  2560dfd66c28f0bb
+#   text hash     25666c38ca3b48dc
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7d6dce4f11ddc0ec
-#   text hash     6117e6e44d22cb64
+#   content hash  2560dfd66c28f0bb
+#   text hash     1cbe0fae4122954b
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

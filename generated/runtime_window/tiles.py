@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7d6dce4f11ddc0ec
-#   text hash     01e3247803fe76f0
+#   content hash  2560dfd66c28f0bb
+#   text hash     2bfb96012f287483
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

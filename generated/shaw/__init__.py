@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  60593358b5f4c0dc
-#   text hash     f5384f172a818805
+#   content hash  f293d4aba92afa0a
+#   text hash     6325b52879c3c838
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  60593358b5f4c0dc
-#   text hash     13c2afecc4e138e1
+#   content hash  f293d4aba92afa0a
+#   text hash     3025db15fafbe87e
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

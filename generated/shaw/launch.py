@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  60593358b5f4c0dc
-#   text hash     54b4c8379b7e80e9
+#   content hash  f293d4aba92afa0a
+#   text hash     5da9e98d9bcb6cbd
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  60593358b5f4c0dc
-#   text hash     c210aba97c7dff43
+#   content hash  f293d4aba92afa0a
+#   text hash     ae7f90b912b9191c
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

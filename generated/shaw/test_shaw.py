@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  60593358b5f4c0dc
-#   text hash     77debaf9015ae140
+#   content hash  f293d4aba92afa0a
+#   text hash     0f57d6af2618c2f4
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

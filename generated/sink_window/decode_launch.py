@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3ed3cbec5d4ba611
-#   text hash     3f405a00c1fddf23
+#   content hash  d4dff23c694a372b
+#   text hash     a2f6faa9514fa77d
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

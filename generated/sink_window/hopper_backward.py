@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3ed3cbec5d4ba611
-#   text hash     66b9cf0c2e547a59
+#   content hash  d4dff23c694a372b
+#   text hash     211f0d900fd10da3
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

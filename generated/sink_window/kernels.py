@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3ed3cbec5d4ba611
-#   text hash     78c79069b0dd148c
+#   content hash  d4dff23c694a372b
+#   text hash     6ed4e1cfd97f85e7
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

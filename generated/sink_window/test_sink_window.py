@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3ed3cbec5d4ba611
-#   text hash     5ef4aab48aaa1353
+#   content hash  d4dff23c694a372b
+#   text hash     d2f5bfe7f9c36013
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3ed3cbec5d4ba611
-#   text hash     6f4f48bb04362c1e
+#   content hash  d4dff23c694a372b
+#   text hash     bb71a120501f25cc
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

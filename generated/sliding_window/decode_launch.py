@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9414139f83761e92
-#   text hash     ac24b32f382fca19
+#   content hash  82022211efbba95d
+#   text hash     8de3ab4076303186
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9414139f83761e92
-#   text hash     b087dfb0ac1135dc
+#   content hash  82022211efbba95d
+#   text hash     b4ddab0f36e05129
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

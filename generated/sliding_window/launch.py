@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9414139f83761e92
-#   text hash     6ec06ae390d755aa
+#   content hash  82022211efbba95d
+#   text hash     f65d2c1722bbd350
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

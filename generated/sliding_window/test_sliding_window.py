@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9414139f83761e92
-#   text hash     e10b183e7211bb0c
+#   content hash  82022211efbba95d
+#   text hash     b3bcf43fb1ba2cb8
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

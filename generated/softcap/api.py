@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  72891cdd8be8065b
-#   text hash     70a0c68cc7d6ef17
+#   content hash  8bd9ec9f746ba94a
+#   text hash     5282dbada55d8ece
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

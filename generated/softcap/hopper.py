@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  72891cdd8be8065b
-#   text hash     3ba5d1d96135aa77
+#   content hash  8bd9ec9f746ba94a
+#   text hash     3c3cafe186795c8d
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  72891cdd8be8065b
-#   text hash     e997764bbbc42fcf
+#   content hash  8bd9ec9f746ba94a
+#   text hash     9ab511969b996ae9
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

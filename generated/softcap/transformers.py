@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  72891cdd8be8065b
-#   text hash     61dab96c588f5563
+#   content hash  8bd9ec9f746ba94a
+#   text hash     b360131d023a2215
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2a4db6181f4f95cd
-#   text hash     c160e38611edb1c7
+#   content hash  939f8cb10a0c1604
+#   text hash     26447e42e03e3d5a
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2a4db6181f4f95cd
-#   text hash     144470bab2a16dab
+#   content hash  939f8cb10a0c1604
+#   text hash     506a733fdaa76cc5
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

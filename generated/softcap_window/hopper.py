@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2a4db6181f4f95cd
-#   text hash     8ecd1568ba893885
+#   content hash  939f8cb10a0c1604
+#   text hash     8066869bb0f5884d
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2a4db6181f4f95cd
-#   text hash     6d46183dff8ca31e
+#   content hash  939f8cb10a0c1604
+#   text hash     9aeef0a32a8a4dc9
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

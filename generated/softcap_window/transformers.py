@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2a4db6181f4f95cd
-#   text hash     c60e4a1be477dd54
+#   content hash  939f8cb10a0c1604
+#   text hash     5982196a25ee07de
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b987ac03c37e351b
-#   text hash     6a21409d9f552669
+#   content hash  03387ffbd13bf79d
+#   text hash     344a0fb6fc3fed4b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b987ac03c37e351b
-#   text hash     ed6027f5712cae24
+#   content hash  03387ffbd13bf79d
+#   text hash     740ccd81187fcc8d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b987ac03c37e351b
-#   text hash     0d1677cc53fa976a
+#   content hash  03387ffbd13bf79d
+#   text hash     8c40953dbb1dd70f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b987ac03c37e351b
-#   text hash     ce2152a1fee7c36a
+#   content hash  03387ffbd13bf79d
+#   text hash     b21af3e240b2b42a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b987ac03c37e351b
-#   text hash     595497b8f520c39e
+#   content hash  03387ffbd13bf79d
+#   text hash     a2cd38607a0056b7
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  721f94dbaf968821
-#   text hash     4485c921baaf7a5a
+#   content hash  e5a854a861495d2b
+#   text hash     cb53558959db908b
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  721f94dbaf968821
-#   text hash     e5ea3eaf5ff02d94
+#   content hash  e5a854a861495d2b
+#   text hash     e1cce0aa823bc672
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  721f94dbaf968821
-#   text hash     fec71e8d61347c0c
+#   content hash  e5a854a861495d2b
+#   text hash     785cf1c777520ee7
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

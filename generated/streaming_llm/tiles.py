@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  721f94dbaf968821
-#   text hash     455f86a7a78fb446
+#   content hash  e5a854a861495d2b
+#   text hash     d4c97af5c6f81560
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

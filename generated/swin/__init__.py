@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ad81974ca2bb13ae
-#   text hash     c69d40d583204292
+#   content hash  16afc8743e8259cb
+#   text hash     9d6ea0a06e993576
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ad81974ca2bb13ae
-#   text hash     e1dc0f34d9f5196a
+#   content hash  16afc8743e8259cb
+#   text hash     6d04b6372aaf0204
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

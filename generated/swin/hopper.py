@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ad81974ca2bb13ae
-#   text hash     4f2b7d53197c820d
+#   content hash  16afc8743e8259cb
+#   text hash     49d9c2460b112141
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

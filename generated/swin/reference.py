@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ad81974ca2bb13ae
-#   text hash     5d502157f7772e3b
+#   content hash  16afc8743e8259cb
+#   text hash     3cf0745530ab0ca2
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ad81974ca2bb13ae
-#   text hash     f3e3d137bf6085e3
+#   content hash  16afc8743e8259cb
+#   text hash     c5fedf52a2b886ca
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

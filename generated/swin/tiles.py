@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ad81974ca2bb13ae
-#   text hash     fdad48613d97dbf9
+#   content hash  16afc8743e8259cb
+#   text hash     b66f80a6f99301ab
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

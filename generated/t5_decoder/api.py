@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a9998bb1d9a937f9
-#   text hash     86e0334dedf59058
+#   content hash  e7777ece98273744
+#   text hash     b753943c6e414065
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a9998bb1d9a937f9
-#   text hash     918c35d1880ad647
+#   content hash  e7777ece98273744
+#   text hash     1c7bfb3abde07453
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

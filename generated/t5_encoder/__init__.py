@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  22217f3a76366f1e
-#   text hash     b75f6c3a67def746
+#   content hash  5c5d5f85b58dc57b
+#   text hash     a002aebba55a6a8e
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

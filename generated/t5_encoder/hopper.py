@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  22217f3a76366f1e
-#   text hash     b8c68b43bc336e09
+#   content hash  5c5d5f85b58dc57b
+#   text hash     9ca08033ad2da288
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  22217f3a76366f1e
-#   text hash     7ca18f317ccc6c62
+#   content hash  5c5d5f85b58dc57b
+#   text hash     dcb7bab681526f01
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

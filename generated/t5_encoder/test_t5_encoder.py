@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  22217f3a76366f1e
-#   text hash     71f00526aac810ea
+#   content hash  5c5d5f85b58dc57b
+#   text hash     6fb4942e8ce5a92c
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  22217f3a76366f1e
-#   text hash     b74eba671ddb3d72
+#   content hash  5c5d5f85b58dc57b
+#   text hash     4e85e6bc2e0d8124
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

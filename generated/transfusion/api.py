@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0e38330c43e817f5
-#   text hash     ee83a3fefddd659c
+#   content hash  e18d434b73a615f7
+#   text hash     66ff43daf41453bb
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

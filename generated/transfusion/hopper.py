@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0e38330c43e817f5
-#   text hash     7dd6d1c0ab8809b1
+#   content hash  e18d434b73a615f7
+#   text hash     b330febbfaefc0ed
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0e38330c43e817f5
-#   text hash     403b096b6ee8a001
+#   content hash  e18d434b73a615f7
+#   text hash     ca486f327c308616
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

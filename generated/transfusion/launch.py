@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0e38330c43e817f5
-#   text hash     913a404f7536ab93
+#   content hash  e18d434b73a615f7
+#   text hash     ed443e7fc7840e98
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0e38330c43e817f5
-#   text hash     e89a920bfd42ccd3
+#   content hash  e18d434b73a615f7
+#   text hash     ba094444d5a82221
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  01bbe7cef61e387e
-#   text hash     b6453d48e267082a
+#   content hash  6dba9c0913569772
+#   text hash     8425e83bbf01114b
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

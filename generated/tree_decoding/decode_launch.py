@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  01bbe7cef61e387e
-#   text hash     6f17c7be20dd54f7
+#   content hash  6dba9c0913569772
+#   text hash     3dcf41d054aa6455
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  01bbe7cef61e387e
-#   text hash     dbd8a493636698b5
+#   content hash  6dba9c0913569772
+#   text hash     0f207bbf01ecbb33
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py gets."""
 

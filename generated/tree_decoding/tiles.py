@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  01bbe7cef61e387e
-#   text hash     a2566273827e4193
+#   content hash  6dba9c0913569772
+#   text hash     523e0cb8f99fb512
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  56d92aa27c69e6a3
-#   text hash     20d0174dac7a7582
+#   content hash  8548f555c21b0b93
+#   text hash     78ff4714f07240a8
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  56d92aa27c69e6a3
-#   text hash     73a51efb8434647b
+#   content hash  8548f555c21b0b93
+#   text hash     dd01b9ff196127d1
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  56d92aa27c69e6a3
-#   text hash     7b33ef7a861a49e2
+#   content hash  8548f555c21b0b93
+#   text hash     6be2bf22279d27d0
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3ecc3adabb9d55c2
-#   text hash     c58f9fe8f972377e
+#   content hash  9eeae0e3967531a1
+#   text hash     dd32293a96a9557f
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d1a5f1595008657e
-#   text hash     0764b11578e34277
+#   content hash  96569e2d5efc8b83
+#   text hash     a9c8d54d8fd6eca8
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8d9c18dd0f22171e
-#   text hash     216d29d19d8ad29a
+#   content hash  cc374e5154901b63
+#   text hash     7cc8e394ca571839
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  dedf874781f008e5
-#   text hash     1012420ebc5ccb18
+#   content hash  8b4fd56d79b4a5d1
+#   text hash     5545d583598462ce
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

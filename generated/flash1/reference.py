@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  dedf874781f008e5
-#   text hash     2f051c6394d42896
+#   content hash  8b4fd56d79b4a5d1
+#   text hash     d2f86b13bf3f442e
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

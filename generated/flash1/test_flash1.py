@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  dedf874781f008e5
-#   text hash     ed80a89081eb1c4f
+#   content hash  8b4fd56d79b4a5d1
+#   text hash     f7118d4c089cd6a4
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

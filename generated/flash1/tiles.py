@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  dedf874781f008e5
-#   text hash     f77ca744716dfae7
+#   content hash  8b4fd56d79b4a5d1
+#   text hash     98547ac01b8c352e
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  95ea409d7b7db420
-#   text hash     297db85b999fed16
+#   content hash  45cc9522ae45bd7c
+#   text hash     2d4684274490240e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

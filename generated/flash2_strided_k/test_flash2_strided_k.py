@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  95ea409d7b7db420
-#   text hash     975b1c4b9da1a829
+#   content hash  45cc9522ae45bd7c
+#   text hash     8b48edaa3974a9be
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

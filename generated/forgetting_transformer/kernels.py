@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  edb062892e4e044e
-#   text hash     ecd57cccf02732ec
+#   content hash  f72984fff911a3c1
+#   text hash     39a3bcd48d5f84a3
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

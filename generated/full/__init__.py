@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6a621ddf1e70d00f
-#   text hash     a4db0c02a1024fbe
+#   content hash  da8b3843ebb7c1ab
+#   text hash     76c751ee506cc74d
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

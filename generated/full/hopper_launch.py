@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6a621ddf1e70d00f
-#   text hash     7c9d12964ed2d2b2
+#   content hash  da8b3843ebb7c1ab
+#   text hash     987f083979870d76
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6a621ddf1e70d00f
-#   text hash     7bc452fff8026870
+#   content hash  da8b3843ebb7c1ab
+#   text hash     0825db3dc4eb2dff
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

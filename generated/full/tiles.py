@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6a621ddf1e70d00f
-#   text hash     e42a8bce56c39cd1
+#   content hash  da8b3843ebb7c1ab
+#   text hash     73d8068ba35a4a67
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

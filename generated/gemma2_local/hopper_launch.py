@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  43abe6a71b22780b
-#   text hash     a7c67966e6efa2a6
+#   content hash  ef73d8e09705eb4d
+#   text hash     acbbe56f2dcccce7
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py gets."""
 

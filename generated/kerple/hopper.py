@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5dca20a8da2131a4
-#   text hash     fd91eeb2b9651180
+#   content hash  82cd5fe5424c68ca
+#   text hash     091ae36f29c61904
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5dca20a8da2131a4
-#   text hash     18508babd015df03
+#   content hash  82cd5fe5424c68ca
+#   text hash     0bc4cdf8c4028f3f
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

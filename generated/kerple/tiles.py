@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5dca20a8da2131a4
-#   text hash     f064f1f85b7a6626
+#   content hash  82cd5fe5424c68ca
+#   text hash     a68d6d99d9bcb976
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f750fae6dbb6e347
-#   text hash     b6f9658351eb9601
+#   content hash  6b56828e5772aba1
+#   text hash     d1e7f46732024936
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5f27a807d96687c6
-#   text hash     c55572ef5e3b3aab
+#   content hash  171f099ec95bc323
+#   text hash     be8cc6a12c74abc8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

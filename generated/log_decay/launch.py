@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e6bc1651beb896a1
-#   text hash     5421910fac02afe5
+#   content hash  d309a9471b83f140
+#   text hash     17ae3bbc70fc4936
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

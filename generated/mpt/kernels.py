@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d60a81f11edb32e0
-#   text hash     255b72ed6a6f79db
+#   content hash  d30e7b369a97d901
+#   text hash     754b3844a4062afa
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6e01fb8832cace55
-#   text hash     36aeb37f7c5b1ffd
+#   content hash  b2a7afc9869700e2
+#   text hash     9cddcd506c276b87
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  40f3ab8b95f0fe92
-#   text hash     78adef54b34cb69d
+#   content hash  a0dd6591dcecd48b
+#   text hash     ad369fbdf528efa7
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  eca097eb7c6591bc
-#   text hash     c15363a72feedb84
+#   content hash  9e508fd597d8f1f2
+#   text hash     7e4b748de5b931c7
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a77dafd88467b0b2
-#   text hash     4175c620062541ef
+#   content hash  0e5060d2d257949c
+#   text hash     2c6f4c3cd67a5f5e
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  501ee2d5c4439116
-#   text hash     ef3696b843a0bb1c
+#   content hash  8dee1f6f195523c2
+#   text hash     76d3dc889a25ade6
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py gets."""
 

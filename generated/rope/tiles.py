@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6bbea2968aaf8e36
-#   text hash     e60a5fdf4e78e675
+#   content hash  f524a1a89039dcf2
+#   text hash     491204787b6771e6
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  016f4ca752b92fbe
-#   text hash     e8af35569b65f511
+#   content hash  7e9b2788a9b749ad
+#   text hash     67ca208e326d2dea
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

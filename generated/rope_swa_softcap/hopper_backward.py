@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  016f4ca752b92fbe
-#   text hash     e931347d0fe5d4a7
+#   content hash  7e9b2788a9b749ad
+#   text hash     c6220d69ef7724b6
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

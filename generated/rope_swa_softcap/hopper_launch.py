@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  016f4ca752b92fbe
-#   text hash     ad87c7e75602bef9
+#   content hash  7e9b2788a9b749ad
+#   text hash     5fc6f6c2199c5e7c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  016f4ca752b92fbe
-#   text hash     f26f13a5e7b3a461
+#   content hash  7e9b2788a9b749ad
+#   text hash     8ddf973593f21277
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  43009e42d1b735ec
-#   text hash     6ec4a1c556654b40
+#   content hash  2197a1325b8191cd
+#   text hash     df7a5a2584d0f8b0
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fce519c067eacad8
-#   text hash     ee739f861754e2ed
+#   content hash  3a862e5eba7d60af
+#   text hash     b56f7e5fb775c227
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

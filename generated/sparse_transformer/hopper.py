@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a2371b1e3e1d5784
-#   text hash     5ddef65681560530
+#   content hash  d72ee4c7fbd9d4f5
+#   text hash     a7c0db53265503b0
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

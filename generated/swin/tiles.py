@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ef2aa0ebea021adb
-#   text hash     e7c8ad406ae87aa0
+#   content hash  2bd7e0dae7874b61
+#   text hash     58e200b624a91e11
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

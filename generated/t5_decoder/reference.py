@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  90468062429c90bf
-#   text hash     6efae40385000dd9
+#   content hash  72e9cf3c2cccaa9e
+#   text hash     9427a143a3bd0b66
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

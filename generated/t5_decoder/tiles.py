@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  90468062429c90bf
-#   text hash     7160aaf6ed957144
+#   content hash  72e9cf3c2cccaa9e
+#   text hash     5b41090c10dadaae
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9d0af060d3441868
-#   text hash     925da904008bca63
+#   content hash  eca1959739a49733
+#   text hash     405a92b3f87e278f
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -12,8 +12,9 @@ from . import arguments, common_values, positions, rotation, running_sums, secti
 from .analysis import Analysis, analyse
 from .arguments import Argument
 from .common_values import CommonValues
-from .families import decode, hopper, statistics
+from .families import decode, decode_hopper, hopper, statistics
 from .families.decode import Decode
+from .families.decode_hopper import DecodeHopper
 from .families.hopper import Hopper
 from .families.statistics import Statistics
 from .kernel_terms import KernelTerms, Sum
@@ -67,7 +68,8 @@ class Plan:
     tables: tiles.Tables
     hopper: Hopper | None  # the kernels for Hopper GPUs, where there are any
     decode: Decode | None  # those of decoding, where the spec asks for them
-    statistics: Statistics | None  # likewise that of further results
+    decode_hopper: DecodeHopper | None  # the kernel of decoding for Hopper GPUs, where there is one
+    statistics: Statistics | None  # that of further results, where the spec asks for it
 
     rotation = rotation
     positions = positions
@@ -302,6 +304,7 @@ def build(spec: Spec) -> Plan:
 
     written = sections.build(kernels, frozenset(helpers), tuple(x for x in spec.inputs if x.default))
     names = frozenset(function.defines for section in written for function in section.functions) | {"LOG2E", "GRAIN"}
+    decoding = decode.build(spec, taken, names)
     return Plan(
         analysis,
         taken,
@@ -310,6 +313,7 @@ def build(spec: Spec) -> Plan:
         tuned,
         given._replace(half={arch: also(table) for arch, table in given.half.items()}, single=also(given.single)),
         hopper.build(kernels, names),
-        decode.build(spec, taken, names),
+        decoding,
+        decode_hopper.build(decoding, names),
         statistics.build(spec, names),
     )

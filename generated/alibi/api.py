@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f2626221f74d8e6f
-#   text hash     e68d0a3ba66fe4cb
+#   content hash  2d4ac184c25c89ac
+#   text hash     317d7d55b1d84a73
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

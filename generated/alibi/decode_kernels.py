@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f2626221f74d8e6f
-#   text hash     fa96b2b2c3a47725
+#   content hash  2d4ac184c25c89ac
+#   text hash     8f8c70f355adec3b
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f2626221f74d8e6f
-#   text hash     c088b0d0d0483356
+#   content hash  2d4ac184c25c89ac
+#   text hash     b61b1745b5a7c312
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f2626221f74d8e6f
-#   text hash     3bbfeaa2d0db0d37
+#   content hash  2d4ac184c25c89ac
+#   text hash     64d28223b844fb5c
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f2626221f74d8e6f
-#   text hash     98f4a5cae75581b1
+#   content hash  2d4ac184c25c89ac
+#   text hash     7413e011cba8c880
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  584d7e6aba7595d7
-#   text hash     88e8f7d538c03692
+#   content hash  ba8715f3616a8924
+#   text hash     7b5019f1f296f53c
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

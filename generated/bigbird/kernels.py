@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  584d7e6aba7595d7
-#   text hash     bb14dfb2bf0cebd5
+#   content hash  ba8715f3616a8924
+#   text hash     0030b26cfbd775f2
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

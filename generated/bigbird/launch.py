@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  584d7e6aba7595d7
-#   text hash     6bca2b57b601b1de
+#   content hash  ba8715f3616a8924
+#   text hash     ed703d77fdc62d64
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

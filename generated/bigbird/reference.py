@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  584d7e6aba7595d7
-#   text hash     7424332967df4e74
+#   content hash  ba8715f3616a8924
+#   text hash     a99754f00a28d106
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

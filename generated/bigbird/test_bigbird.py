@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  584d7e6aba7595d7
-#   text hash     ac7d6b22199d0dbb
+#   content hash  ba8715f3616a8924
+#   text hash     ca7c6930de36b072
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

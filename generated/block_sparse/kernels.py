@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d3faddc40d6c3bc6
-#   text hash     f812180232c7008f
+#   content hash  a06e0bac670b1af5
+#   text hash     ef51e5c80af0b306
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

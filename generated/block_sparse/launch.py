@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d3faddc40d6c3bc6
-#   text hash     b622d063e6b2faae
+#   content hash  a06e0bac670b1af5
+#   text hash     64b23e6efc2d7031
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d3faddc40d6c3bc6
-#   text hash     19cd562dd8d69779
+#   content hash  a06e0bac670b1af5
+#   text hash     1fdc191ef6f25389
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d3faddc40d6c3bc6
-#   text hash     f6c87952c667baa7
+#   content hash  a06e0bac670b1af5
+#   text hash     74a98cf0974c496c
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d3faddc40d6c3bc6
-#   text hash     3e376888f2cf0f10
+#   content hash  a06e0bac670b1af5
+#   text hash     5e3ff9e8411d5c0b
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1e3deac29db6366d
-#   text hash     64cf575b5308cacb
+#   content hash  4474938c8c7c7fdf
+#   text hash     d167fa2efa10ff88
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1e3deac29db6366d
-#   text hash     e56c4a0c93fc5790
+#   content hash  4474938c8c7c7fdf
+#   text hash     f757578fddc1fc01
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1e3deac29db6366d
-#   text hash     5cab872a62bb834c
+#   content hash  4474938c8c7c7fdf
+#   text hash     6ac5e7c0652ea35e
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

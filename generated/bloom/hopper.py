@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1e3deac29db6366d
-#   text hash     5a6ba3b29496a9a7
+#   content hash  4474938c8c7c7fdf
+#   text hash     26466f3e32a4c7c5
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

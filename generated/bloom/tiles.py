@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1e3deac29db6366d
-#   text hash     21ea14617be2ff48
+#   content hash  4474938c8c7c7fdf
+#   text hash     710a21995b493128
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8548f555c21b0b93
-#   text hash     78ff4714f07240a8
+#   content hash  be746b34c5455c05
+#   text hash     7e2d4c0127f1c43c
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

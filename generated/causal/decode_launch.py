@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8548f555c21b0b93
-#   text hash     e72b90aa9c74b4d1
+#   content hash  be746b34c5455c05
+#   text hash     ebf9d995ac1a0703
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

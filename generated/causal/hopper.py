@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8548f555c21b0b93
-#   text hash     e408d9ebaec4a2a5
+#   content hash  be746b34c5455c05
+#   text hash     e6b5869b10659293
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8548f555c21b0b93
-#   text hash     dd01b9ff196127d1
+#   content hash  be746b34c5455c05
+#   text hash     a2d5bf128eba62c2
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

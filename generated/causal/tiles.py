@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8548f555c21b0b93
-#   text hash     6be2bf22279d27d0
+#   content hash  be746b34c5455c05
+#   text hash     d903c619b5ce7d84
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8548f555c21b0b93
-#   text hash     260c4ec5ba58df41
+#   content hash  be746b34c5455c05
+#   text hash     51c6d2a34b8201b6
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  580956b62a9c54f2
-#   text hash     0490514e17b5f7c7
+#   content hash  9bb3523777a14750
+#   text hash     e4028b9360f6839d
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

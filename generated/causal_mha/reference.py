@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  580956b62a9c54f2
-#   text hash     32d56aed207113cf
+#   content hash  9bb3523777a14750
+#   text hash     b0b3337df6ddf5c4
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  580956b62a9c54f2
-#   text hash     2662dbe2839ec645
+#   content hash  9bb3523777a14750
+#   text hash     703a39ad2498d5a5
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  580956b62a9c54f2
-#   text hash     ae13847b6afb1aee
+#   content hash  9bb3523777a14750
+#   text hash     ee76d782facd632c
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

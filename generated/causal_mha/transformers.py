@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  580956b62a9c54f2
-#   text hash     fcd7068df0a6e321
+#   content hash  9bb3523777a14750
+#   text hash     07b5206663ec11a5
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9eeae0e3967531a1
-#   text hash     9c9d6ecc82daf1df
+#   content hash  a4b75c78c2f63ce8
+#   text hash     bac2276d4eb1e091
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9eeae0e3967531a1
-#   text hash     5c8dc7b0ff13f9ab
+#   content hash  a4b75c78c2f63ce8
+#   text hash     35e5b2ebe26bfb70
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

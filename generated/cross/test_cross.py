@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9eeae0e3967531a1
-#   text hash     235321d656d418d1
+#   content hash  a4b75c78c2f63ce8
+#   text hash     11e5bb7ffc9978d0
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9eeae0e3967531a1
-#   text hash     f39ef4771d8a54cf
+#   content hash  a4b75c78c2f63ce8
+#   text hash     ae81b8bcc28a8534
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

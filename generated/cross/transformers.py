@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9eeae0e3967531a1
-#   text hash     5d9477990d5edd04
+#   content hash  a4b75c78c2f63ce8
+#   text hash     9f55f5f0892ee802
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

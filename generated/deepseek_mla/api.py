@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  49de9fceb690c74a
-#   text hash     444d6268edc037cb
+#   content hash  a443d998a1aebdb0
+#   text hash     5996896b30c66072
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

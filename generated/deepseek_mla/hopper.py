@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  49de9fceb690c74a
-#   text hash     09ada9ad17cfc6e4
+#   content hash  a443d998a1aebdb0
+#   text hash     df43d8a8a421f0cb
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  49de9fceb690c74a
-#   text hash     ccb086754bf5a585
+#   content hash  a443d998a1aebdb0
+#   text hash     1b3d008480939ee1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  49de9fceb690c74a
-#   text hash     f9dccd0cc4ccdd61
+#   content hash  a443d998a1aebdb0
+#   text hash     e103f5c9f481ba05
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4ee99a29d6ddf378
-#   text hash     c6850b4a4e8b4302
+#   content hash  40b8e39fcddaeff1
+#   text hash     a3714fa4ed314c3e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """`attend_split` of decode_kernels.py for latent heads on Hopper GPUs, in Gluon; names as at the head of that file.
 
@@ -17,15 +17,15 @@ So one tile is scored while the values of the one before it are added up. A half
 have come, and free once the worker whose values it holds is done with it: by then it has been scored. Two tiles of
 weights are handed on in turns; beside each stands what the sums of rows shrink by, and in the end what divides them.
 
-Copies are boxes of ROWS keys by 64 columns, which stand in one page: PAGE is a multiple of ROWS, unless there is but one
-page. Boxes of keys that no row sees are of page -1, which holds zeros. What comes along with keys that are seen, and is
-outside of [lo, hi), may be anything: scores hide it, and values are cleared.
+Copies are boxes of ROWS keys by 64 columns, which stand in one page: PAGE is a multiple of ROWS, unless there is but
+one page. Boxes of keys that no row sees are of page -1, which holds zeros. What comes along with keys that are seen,
+and is outside of [lo, hi), may be anything: scores hide it, and values are cleared.
 
 Tensors in shared memory
     q_buffer        [2, BLOCK_M, 256]: columns 0 to 511 of the queries; those behind stay in registers, q_rest
     k_buffer        [2 * STAGES, BLOCK_N, 256]: columns 0 to 511 of keys, a half of them for each half of a stage
     rest_buffer     [STAGES, BLOCK_N, 64]: the columns behind, which come with the first half
-    k_boxes, ..     the same memory as copies fill it, [.., 1, 1, ROWS, 64]: box by box, the columns' strips of 64 in turn
+    k_boxes, ..     the same memory as copies fill it, [.., 1, 1, ROWS, 64]: all boxes of 64 columns, then the next ones
     p_buffer        [2, BLOCK_M, BLOCK_N]: weights
     shrinks         [2, BLOCK_M], and shares [BLOCK_M], float32: what an earlier and the last sum is multiplied by
 

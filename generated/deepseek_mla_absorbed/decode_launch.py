@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4ee99a29d6ddf378
-#   text hash     eb201c3b905f5313
+#   content hash  40b8e39fcddaeff1
+#   text hash     a68c731e88e79551
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -37,7 +37,7 @@ SPLITS_FP32 = {
 }
 
 # the same of kernels for Hopper GPUs: rows and keys of a tile, stages and keys of a split; from LEAST_ROWS rows on they are
-# faster
+# faster. Bits of a row hang on which kernels a call takes, too: see on_hopper
 ON_HOPPER = (64, 64, 2, 1024)
 LEAST_ROWS = 64
 WHOLE = 2**30  # keys of a split that no sequence fills

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4ee99a29d6ddf378
-#   text hash     b5805cf6fe1fa323
+#   content hash  40b8e39fcddaeff1
+#   text hash     fccb1749539b0beb
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the
 latent ones.

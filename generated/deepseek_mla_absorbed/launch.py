@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4ee99a29d6ddf378
-#   text hash     cb99032348a4d65c
+#   content hash  40b8e39fcddaeff1
+#   text hash     3b8df4b152a2dd07
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

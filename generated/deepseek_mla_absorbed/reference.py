@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4ee99a29d6ddf378
-#   text hash     91051f24153bdfc4
+#   content hash  40b8e39fcddaeff1
+#   text hash     2ecb6ea08af3dd15
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

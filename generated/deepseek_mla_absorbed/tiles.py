@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4ee99a29d6ddf378
-#   text hash     b0238224ae9ffa5e
+#   content hash  40b8e39fcddaeff1
+#   text hash     b056db95ec2c1e3a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  96569e2d5efc8b83
-#   text hash     a9c8d54d8fd6eca8
+#   content hash  146390039aafbe6f
+#   text hash     e25fbb47d1586884
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

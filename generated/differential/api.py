@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  96569e2d5efc8b83
-#   text hash     5c7f815bea25fe31
+#   content hash  146390039aafbe6f
+#   text hash     031efb5adcc71f77
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  96569e2d5efc8b83
-#   text hash     4d8122caea13e064
+#   content hash  146390039aafbe6f
+#   text hash     f6028ddf54cb325a
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

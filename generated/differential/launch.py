@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  96569e2d5efc8b83
-#   text hash     a68ef2bb192e35df
+#   content hash  146390039aafbe6f
+#   text hash     c043df93625e567c
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

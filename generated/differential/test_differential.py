@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  96569e2d5efc8b83
-#   text hash     4eab6464c87846a6
+#   content hash  146390039aafbe6f
+#   text hash     f93b1201a795e10d
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

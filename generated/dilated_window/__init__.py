@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  cc374e5154901b63
-#   text hash     260b8d5d89a0518f
+#   content hash  356f56b75e1c95ad
+#   text hash     79b4991db916640f
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

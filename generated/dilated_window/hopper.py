@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  cc374e5154901b63
-#   text hash     7cc8e394ca571839
+#   content hash  356f56b75e1c95ad
+#   text hash     2ea2478ce7edcefa
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  cc374e5154901b63
-#   text hash     e8bea65a891ce636
+#   content hash  356f56b75e1c95ad
+#   text hash     c1e83998ccec6fe7
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  cc374e5154901b63
-#   text hash     acf1cc3f9695181c
+#   content hash  356f56b75e1c95ad
+#   text hash     982373760e0b212f
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8b4fd56d79b4a5d1
-#   text hash     199cd45d1c542ce6
+#   content hash  0ef92074fb550254
+#   text hash     ab257724fa265b8b
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

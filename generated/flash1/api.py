@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8b4fd56d79b4a5d1
-#   text hash     5545d583598462ce
+#   content hash  0ef92074fb550254
+#   text hash     68049eb94784e3fa
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

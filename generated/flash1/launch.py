@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8b4fd56d79b4a5d1
-#   text hash     d044f850ce453b40
+#   content hash  0ef92074fb550254
+#   text hash     19f40659befee638
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8b4fd56d79b4a5d1
-#   text hash     f7118d4c089cd6a4
+#   content hash  0ef92074fb550254
+#   text hash     95837552b9d5dada
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

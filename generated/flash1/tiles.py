@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8b4fd56d79b4a5d1
-#   text hash     98547ac01b8c352e
+#   content hash  0ef92074fb550254
+#   text hash     9944b3164f6c8dfe
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

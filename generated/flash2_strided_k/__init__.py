@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  45cc9522ae45bd7c
-#   text hash     9fe6bcfc508acc39
+#   content hash  7e907e804bc8609d
+#   text hash     71cba7faaf4371fe
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  45cc9522ae45bd7c
-#   text hash     ae8ab3979f28853b
+#   content hash  7e907e804bc8609d
+#   text hash     8a4133a94ec73ea7
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  45cc9522ae45bd7c
-#   text hash     63f154546b66b87c
+#   content hash  7e907e804bc8609d
+#   text hash     a21a755471d38e0c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

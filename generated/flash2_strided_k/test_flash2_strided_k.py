@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  45cc9522ae45bd7c
-#   text hash     8b48edaa3974a9be
+#   content hash  7e907e804bc8609d
+#   text hash     4e7a60227f3b9364
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  45cc9522ae45bd7c
-#   text hash     f06e3c8aaccdc526
+#   content hash  7e907e804bc8609d
+#   text hash     fa96fc49557286f6
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

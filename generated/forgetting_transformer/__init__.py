@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f72984fff911a3c1
-#   text hash     48a8e5385164a45f
+#   content hash  b9236ababe81556a
+#   text hash     338222916adc0956
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f72984fff911a3c1
-#   text hash     2f481ddb0cf38cb8
+#   content hash  b9236ababe81556a
+#   text hash     efed8a8addbc2e81
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f72984fff911a3c1
-#   text hash     d7d76ebb2cd63504
+#   content hash  b9236ababe81556a
+#   text hash     ce41940b9a2f2f1a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f72984fff911a3c1
-#   text hash     d0006af0e64f79e3
+#   content hash  b9236ababe81556a
+#   text hash     83c24f824e57a3ca
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

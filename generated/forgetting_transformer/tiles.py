@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f72984fff911a3c1
-#   text hash     43880c365c989c1f
+#   content hash  b9236ababe81556a
+#   text hash     e0f878e45f142472
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

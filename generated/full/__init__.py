@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  da8b3843ebb7c1ab
-#   text hash     76c751ee506cc74d
+#   content hash  a4a352017657762f
+#   text hash     f2f3481443e27c16
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

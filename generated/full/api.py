@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  da8b3843ebb7c1ab
-#   text hash     21211583ee0155fe
+#   content hash  a4a352017657762f
+#   text hash     bd69855e39e19e17
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

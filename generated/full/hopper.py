@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  da8b3843ebb7c1ab
-#   text hash     8f3a772502d27098
+#   content hash  a4a352017657762f
+#   text hash     592ce94b0d7a9614
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

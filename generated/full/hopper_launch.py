@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  da8b3843ebb7c1ab
-#   text hash     987f083979870d76
+#   content hash  a4a352017657762f
+#   text hash     f9c84cdb84d86b12
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

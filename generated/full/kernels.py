@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  da8b3843ebb7c1ab
-#   text hash     0825db3dc4eb2dff
+#   content hash  a4a352017657762f
+#   text hash     a4db59f846ca3b10
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  da8b3843ebb7c1ab
-#   text hash     77a40e33556d9abc
+#   content hash  a4a352017657762f
+#   text hash     83fdf36c2efd5606
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  da8b3843ebb7c1ab
-#   text hash     73d8068ba35a4a67
+#   content hash  a4a352017657762f
+#   text hash     8608d1e38997f6eb
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

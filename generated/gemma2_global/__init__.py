@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  31b19dda99a0c856
-#   text hash     061a2b4a2605b1f6
+#   content hash  4aef016113a5f47b
+#   text hash     f60cbe1fd4a05d87
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

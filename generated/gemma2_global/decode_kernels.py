@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  31b19dda99a0c856
-#   text hash     440a81bbd86eb991
+#   content hash  4aef016113a5f47b
+#   text hash     d831d74ad7273ce0
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  31b19dda99a0c856
-#   text hash     e94f6b360e6cef5c
+#   content hash  4aef016113a5f47b
+#   text hash     0c3d0559df22070d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  31b19dda99a0c856
-#   text hash     ea35226732e8dae5
+#   content hash  4aef016113a5f47b
+#   text hash     59a7f13158865916
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  31b19dda99a0c856
-#   text hash     0b60770a51bcb9e5
+#   content hash  4aef016113a5f47b
+#   text hash     b1cb252a4861efde
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

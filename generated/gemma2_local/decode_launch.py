@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ef73d8e09705eb4d
-#   text hash     ee78a443e5d9a777
+#   content hash  bc74354f3c744ca4
+#   text hash     8ad1e9f00478b685
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ef73d8e09705eb4d
-#   text hash     f696befb851a79d2
+#   content hash  bc74354f3c744ca4
+#   text hash     a43c1725075cc318
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

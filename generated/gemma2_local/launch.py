@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ef73d8e09705eb4d
-#   text hash     ba873269ce051fdf
+#   content hash  bc74354f3c744ca4
+#   text hash     790aad72ed261b35
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ef73d8e09705eb4d
-#   text hash     903cb7dbd01af0b0
+#   content hash  bc74354f3c744ca4
+#   text hash     3603a4cb2bdf6e6a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ef73d8e09705eb4d
-#   text hash     8534e78608d983cb
+#   content hash  bc74354f3c744ca4
+#   text hash     b84b2aeae32b2246
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

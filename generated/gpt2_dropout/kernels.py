@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  46a878cda6318459
-#   text hash     c1b9649918fc4526
+#   content hash  46b25241538d86db
+#   text hash     342288d9a3162764
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

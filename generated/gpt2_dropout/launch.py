@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  46a878cda6318459
-#   text hash     702f3f8afc85808a
+#   content hash  46b25241538d86db
+#   text hash     54acce1a069e40ab
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  46a878cda6318459
-#   text hash     067cbf37b0fe1d04
+#   content hash  46b25241538d86db
+#   text hash     ca36bc491331add3
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e191ece817593d7d
-#   text hash     22dc5ad423ad09fd
+#   content hash  254ce7aae8a6ab07
+#   text hash     f155f582a97c98c7
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e191ece817593d7d
-#   text hash     aef1d6e3df3c4cc1
+#   content hash  254ce7aae8a6ab07
+#   text hash     dc15c54044b75c58
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e191ece817593d7d
-#   text hash     f9929bb1650a1f73
+#   content hash  254ce7aae8a6ab07
+#   text hash     2835836b916b275f
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e191ece817593d7d
-#   text hash     cbc8920fdcf76b7a
+#   content hash  254ce7aae8a6ab07
+#   text hash     e24778ecba5697eb
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

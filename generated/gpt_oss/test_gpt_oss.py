@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e191ece817593d7d
-#   text hash     702819db9731c9d2
+#   content hash  254ce7aae8a6ab07
+#   text hash     34833a9a8074326d
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

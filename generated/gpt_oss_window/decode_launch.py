@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  81f88e4b1caf2d97
-#   text hash     2d526c24d3ffb600
+#   content hash  4ec59f57eb70877b
+#   text hash     9d1240dfda1a3bfd
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  81f88e4b1caf2d97
-#   text hash     148dfc1346354dd6
+#   content hash  4ec59f57eb70877b
+#   text hash     34260a946046dfb5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

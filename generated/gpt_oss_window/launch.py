@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  81f88e4b1caf2d97
-#   text hash     d551342fc10d9643
+#   content hash  4ec59f57eb70877b
+#   text hash     4c2c2dff0a9d13bb
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  81f88e4b1caf2d97
-#   text hash     01abc76c01c92f3f
+#   content hash  4ec59f57eb70877b
+#   text hash     531d2033a1186d53
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  81f88e4b1caf2d97
-#   text hash     eb473ccce1660878
+#   content hash  4ec59f57eb70877b
+#   text hash     68a29c3a8192aa4f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  82cd5fe5424c68ca
-#   text hash     8187f2513033b352
+#   content hash  ab97a7aedd19ba96
+#   text hash     2b32dfdaaaa82ce3
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

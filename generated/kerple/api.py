@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  82cd5fe5424c68ca
-#   text hash     f579c465a125c713
+#   content hash  ab97a7aedd19ba96
+#   text hash     d357e835fe3e3de1
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

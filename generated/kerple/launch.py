@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  82cd5fe5424c68ca
-#   text hash     6d3c15cf164d560b
+#   content hash  ab97a7aedd19ba96
+#   text hash     5075e7eb1dfe8b78
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  82cd5fe5424c68ca
-#   text hash     0bc4cdf8c4028f3f
+#   content hash  ab97a7aedd19ba96
+#   text hash     47b8a2ed3884acf2
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  82cd5fe5424c68ca
-#   text hash     dd33fc84dcfa2f99
+#   content hash  ab97a7aedd19ba96
+#   text hash     878b4f725a461ef4
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

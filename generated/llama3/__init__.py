@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6b56828e5772aba1
-#   text hash     7fbc1b0977900ee0
+#   content hash  b32163cddff8ff55
+#   text hash     9a338e7f2fc2a0ef
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

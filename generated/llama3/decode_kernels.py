@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6b56828e5772aba1
-#   text hash     fb1c45160da3c565
+#   content hash  b32163cddff8ff55
+#   text hash     106c96b810802a1d
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

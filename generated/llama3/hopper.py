@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6b56828e5772aba1
-#   text hash     b34935d51f1cbcfd
+#   content hash  b32163cddff8ff55
+#   text hash     b2798614a3598dc1
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6b56828e5772aba1
-#   text hash     93195e04e3c911ad
+#   content hash  b32163cddff8ff55
+#   text hash     e9e3e6ca25a885e3
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

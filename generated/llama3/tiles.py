@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6b56828e5772aba1
-#   text hash     fbcd407dd4aad107
+#   content hash  b32163cddff8ff55
+#   text hash     d9290e883ded4b4e
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

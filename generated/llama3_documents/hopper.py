@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  eb39b0c1c7bc3d7f
-#   text hash     456994d3cac96e1f
+#   content hash  e91d51610cef24d2
+#   text hash     b261b95f49da8cc0
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  eb39b0c1c7bc3d7f
-#   text hash     865a67fc65460f2f
+#   content hash  e91d51610cef24d2
+#   text hash     399343b53c94a3c1
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

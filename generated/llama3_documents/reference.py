@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  eb39b0c1c7bc3d7f
-#   text hash     a9b577588de07eeb
+#   content hash  e91d51610cef24d2
+#   text hash     c9c1d084d7a6b45e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  eb39b0c1c7bc3d7f
-#   text hash     a37b028087edd736
+#   content hash  e91d51610cef24d2
+#   text hash     5ee4b34e4155d541
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  eb39b0c1c7bc3d7f
-#   text hash     bd8988112933b2db
+#   content hash  e91d51610cef24d2
+#   text hash     e550ad676e59b9b7
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  171f099ec95bc323
-#   text hash     63ad4abccae66c36
+#   content hash  c884dabb6d31cc15
+#   text hash     c76af3fd01b7dfe6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

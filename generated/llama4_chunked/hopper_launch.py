@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  171f099ec95bc323
-#   text hash     1bf2da1c61e80990
+#   content hash  c884dabb6d31cc15
+#   text hash     fe5dcc9ba40e5e49
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  171f099ec95bc323
-#   text hash     be8cc6a12c74abc8
+#   content hash  c884dabb6d31cc15
+#   text hash     859aadca81564d2c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  171f099ec95bc323
-#   text hash     8ce28f650138772f
+#   content hash  c884dabb6d31cc15
+#   text hash     0db30ea1306f6f17
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

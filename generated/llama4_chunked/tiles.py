@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  171f099ec95bc323
-#   text hash     0e344c7e0daf09a9
+#   content hash  c884dabb6d31cc15
+#   text hash     bdaad0010b037f00
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

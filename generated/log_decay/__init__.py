@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d309a9471b83f140
-#   text hash     e80360abb68d6972
+#   content hash  dfabb55e815c269a
+#   text hash     0f39a4f386b94d67
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d309a9471b83f140
-#   text hash     f43c27c00b12c603
+#   content hash  dfabb55e815c269a
+#   text hash     10c876cdeb6f23e0
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

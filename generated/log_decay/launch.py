@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d309a9471b83f140
-#   text hash     17ae3bbc70fc4936
+#   content hash  dfabb55e815c269a
+#   text hash     8e4e4fe339e3b5f9
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d309a9471b83f140
-#   text hash     54142ee3461de999
+#   content hash  dfabb55e815c269a
+#   text hash     df495155774516b4
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

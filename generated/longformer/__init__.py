@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f25d5b29f1bcb3b4
-#   text hash     3a8edb23a9a2f6c0
+#   content hash  5da56e83a01845dd
+#   text hash     f782c6939c6741f5
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

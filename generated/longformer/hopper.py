@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f25d5b29f1bcb3b4
-#   text hash     4d4f997c8e38af8d
+#   content hash  5da56e83a01845dd
+#   text hash     4e153fc56192dae1
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

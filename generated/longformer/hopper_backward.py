@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f25d5b29f1bcb3b4
-#   text hash     1f972253d5c66934
+#   content hash  5da56e83a01845dd
+#   text hash     33d6b4bbaf3f0b2c
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

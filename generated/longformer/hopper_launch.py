@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f25d5b29f1bcb3b4
-#   text hash     e87acf55b2cd086f
+#   content hash  5da56e83a01845dd
+#   text hash     1d29ba726c89c844
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f25d5b29f1bcb3b4
-#   text hash     e9bc0c6e692fad86
+#   content hash  5da56e83a01845dd
+#   text hash     34b489751a36ef03
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

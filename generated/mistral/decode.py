@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6ab6e9ba9d7fd6d7
-#   text hash     9cc9b4af40714c0b
+#   content hash  f3df2644cc29571c
+#   text hash     243b5ab30351caa6
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

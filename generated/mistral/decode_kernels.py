@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6ab6e9ba9d7fd6d7
-#   text hash     990bd75b7906cbcd
+#   content hash  f3df2644cc29571c
+#   text hash     dca0e6274251e143
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

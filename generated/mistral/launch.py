@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6ab6e9ba9d7fd6d7
-#   text hash     ce853619d1d32ed2
+#   content hash  f3df2644cc29571c
+#   text hash     1535924a132c61a5
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6ab6e9ba9d7fd6d7
-#   text hash     5ec461a3a5a4b411
+#   content hash  f3df2644cc29571c
+#   text hash     163cb31297a0a6e1
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6ab6e9ba9d7fd6d7
-#   text hash     a1e85a674b6ba0d4
+#   content hash  f3df2644cc29571c
+#   text hash     f090d9656e58df76
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

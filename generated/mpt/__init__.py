@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d30e7b369a97d901
-#   text hash     dcdca95a8dd8d088
+#   content hash  6b20c47a58224103
+#   text hash     d23a7daf1036fdf5
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d30e7b369a97d901
-#   text hash     a34b78c9ac733d9f
+#   content hash  6b20c47a58224103
+#   text hash     05a9c80e63ea82d2
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

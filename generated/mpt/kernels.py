@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d30e7b369a97d901
-#   text hash     754b3844a4062afa
+#   content hash  6b20c47a58224103
+#   text hash     2dd83bfdef459de2
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

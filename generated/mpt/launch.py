@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d30e7b369a97d901
-#   text hash     d77b38887ce641c8
+#   content hash  6b20c47a58224103
+#   text hash     b60c9cf436d2daa8
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d30e7b369a97d901
-#   text hash     4af1464fb1f5bb4e
+#   content hash  6b20c47a58224103
+#   text hash     384ce62dfc93156f
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d30e7b369a97d901
-#   text hash     47c5c3dc24b53809
+#   content hash  6b20c47a58224103
+#   text hash     8297bee73a31d4c7
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b2a7afc9869700e2
-#   text hash     599ba56a2d961435
+#   content hash  e1ad0a95dea2d585
+#   text hash     f696a3bc2d71969a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b2a7afc9869700e2
-#   text hash     072cf09c6cb8c7a5
+#   content hash  e1ad0a95dea2d585
+#   text hash     019a792471a64ea4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py gets."""
 

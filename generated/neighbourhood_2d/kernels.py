@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b2a7afc9869700e2
-#   text hash     784ff7bcf6fd3e3d
+#   content hash  e1ad0a95dea2d585
+#   text hash     0578ff32cdc9fd5c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b2a7afc9869700e2
-#   text hash     f0b7b25b3d1e5fe0
+#   content hash  e1ad0a95dea2d585
+#   text hash     2a85d5edcad3899b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b2a7afc9869700e2
-#   text hash     bfb0b5ad117201a0
+#   content hash  e1ad0a95dea2d585
+#   text hash     beb2cf7d5b7cb1ea
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  06ce34d741920d79
-#   text hash     fd6306c28e4d8265
+#   content hash  ae354f83f6006943
+#   text hash     a3ed6d8364f9be89
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  06ce34d741920d79
-#   text hash     d507f40dd2d8fb63
+#   content hash  ae354f83f6006943
+#   text hash     df2dc394c04625a6
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  06ce34d741920d79
-#   text hash     c0bb80123ed262fd
+#   content hash  ae354f83f6006943
+#   text hash     b2db68b2bf4a8b43
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

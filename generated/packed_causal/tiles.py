@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  06ce34d741920d79
-#   text hash     40ad5de41867db09
+#   content hash  ae354f83f6006943
+#   text hash     dfd92c82f71fcfb3
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

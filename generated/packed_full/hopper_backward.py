@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a0dd6591dcecd48b
-#   text hash     123330c2396bbdaf
+#   content hash  60bc388781da28e3
+#   text hash     fecd2fbbb469b280
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a0dd6591dcecd48b
-#   text hash     c0f54969bc542c3f
+#   content hash  60bc388781da28e3
+#   text hash     5a0d1744e22897d2
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a0dd6591dcecd48b
-#   text hash     0bd0e5f96daa6feb
+#   content hash  60bc388781da28e3
+#   text hash     94246ff8bea72d22
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a0dd6591dcecd48b
-#   text hash     1c329223dc7207f8
+#   content hash  60bc388781da28e3
+#   text hash     94ca31e762125407
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

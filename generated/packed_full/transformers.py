@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a0dd6591dcecd48b
-#   text hash     d364ce20afb6e18a
+#   content hash  60bc388781da28e3
+#   text hash     03a41d9464d4d672
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7a2f922fbfce76a0
-#   text hash     676587dee86d8ed0
+#   content hash  4316819f94b65cd6
+#   text hash     b565ec0c1b77824f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7a2f922fbfce76a0
-#   text hash     e044077b9df66d9b
+#   content hash  4316819f94b65cd6
+#   text hash     0e114d9d0a29faf5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7a2f922fbfce76a0
-#   text hash     58381dc072433957
+#   content hash  4316819f94b65cd6
+#   text hash     eca2f818a14d4529
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

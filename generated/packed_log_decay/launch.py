@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7a2f922fbfce76a0
-#   text hash     81a1ba31ce19b49a
+#   content hash  4316819f94b65cd6
+#   text hash     618c1a21716c95f4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

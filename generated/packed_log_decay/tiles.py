@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7a2f922fbfce76a0
-#   text hash     99ecc89bebb981a7
+#   content hash  4316819f94b65cd6
+#   text hash     0f1ac5207b91d8b1
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a027349dfc9b847b
-#   text hash     5575f531f76f0aa4
+#   content hash  ae9b4861467fde09
+#   text hash     85ddfaa526976ab1
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a027349dfc9b847b
-#   text hash     84cab2abd5905b62
+#   content hash  ae9b4861467fde09
+#   text hash     db2dd5681b1acbde
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

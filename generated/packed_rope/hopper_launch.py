@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a027349dfc9b847b
-#   text hash     0028c0e755148d9d
+#   content hash  ae9b4861467fde09
+#   text hash     c669c02f8f119f44
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

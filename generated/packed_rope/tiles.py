@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a027349dfc9b847b
-#   text hash     397c51814b859213
+#   content hash  ae9b4861467fde09
+#   text hash     9920575c167f1f51
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a027349dfc9b847b
-#   text hash     9113bebab34a1160
+#   content hash  ae9b4861467fde09
+#   text hash     a2811da844ebce56
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9e508fd597d8f1f2
-#   text hash     4f32ba1b551cb7f6
+#   content hash  c39904217ad444cd
+#   text hash     cd395821965672c5
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

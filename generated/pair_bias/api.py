@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9e508fd597d8f1f2
-#   text hash     7e4b748de5b931c7
+#   content hash  c39904217ad444cd
+#   text hash     250241a455898a65
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

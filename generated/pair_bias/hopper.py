@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9e508fd597d8f1f2
-#   text hash     7c956d6a30abd3e0
+#   content hash  c39904217ad444cd
+#   text hash     81ae96a690e921de
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

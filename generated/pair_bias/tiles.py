@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9e508fd597d8f1f2
-#   text hash     766e938b74547bb2
+#   content hash  c39904217ad444cd
+#   text hash     ffd5b2942edc45cd
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

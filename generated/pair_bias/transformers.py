@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9e508fd597d8f1f2
-#   text hash     fedba101909d65e6
+#   content hash  c39904217ad444cd
+#   text hash     822ccc2214414d91
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  65eb71bb05971307
-#   text hash     b21b2183cd123b56
+#   content hash  449a2eb6a063917f
+#   text hash     20c024a44076aa7b
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  65eb71bb05971307
-#   text hash     52ba0d74928c58fe
+#   content hash  449a2eb6a063917f
+#   text hash     e7f18e0018fd84cb
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  65eb71bb05971307
-#   text hash     dd50f5b7e9207bc1
+#   content hash  449a2eb6a063917f
+#   text hash     d69ace09f6748d24
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

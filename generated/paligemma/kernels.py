@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  65eb71bb05971307
-#   text hash     db81133988f2d2bf
+#   content hash  449a2eb6a063917f
+#   text hash     8dfcdf5118141609
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

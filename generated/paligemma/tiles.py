@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  65eb71bb05971307
-#   text hash     a6874400b9560162
+#   content hash  449a2eb6a063917f
+#   text hash     2da357c5705dc03c
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0e5060d2d257949c
-#   text hash     2c6f4c3cd67a5f5e
+#   content hash  bb187dc447848229
+#   text hash     b22171a5e0ff780b
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0e5060d2d257949c
-#   text hash     3f9574fa8f6fee0d
+#   content hash  bb187dc447848229
+#   text hash     e25cae8bcdedbb2d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

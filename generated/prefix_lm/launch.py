@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0e5060d2d257949c
-#   text hash     855af2ed1652afb4
+#   content hash  bb187dc447848229
+#   text hash     c3e4e91522577a60
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

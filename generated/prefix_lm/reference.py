@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0e5060d2d257949c
-#   text hash     1ad42a2db64a0b18
+#   content hash  bb187dc447848229
+#   text hash     158f950e2aed5a96
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

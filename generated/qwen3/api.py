@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8dee1f6f195523c2
-#   text hash     a1ee3b76b7d01a29
+#   content hash  54e0d48cd69a851e
+#   text hash     533831d8029090b9
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

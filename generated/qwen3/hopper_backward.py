@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8dee1f6f195523c2
-#   text hash     85fb1cfa5381d5ee
+#   content hash  54e0d48cd69a851e
+#   text hash     57741b8f07fc754b
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

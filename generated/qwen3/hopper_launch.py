@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8dee1f6f195523c2
-#   text hash     76d3dc889a25ade6
+#   content hash  54e0d48cd69a851e
+#   text hash     855371b2b0f7d2c2
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8dee1f6f195523c2
-#   text hash     4a8caec9f6b70d2d
+#   content hash  54e0d48cd69a851e
+#   text hash     051ae7d4a744ccec
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

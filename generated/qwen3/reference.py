@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8dee1f6f195523c2
-#   text hash     31aeaaf982111424
+#   content hash  54e0d48cd69a851e
+#   text hash     278e21a41d8ce7b8
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

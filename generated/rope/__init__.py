@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f524a1a89039dcf2
-#   text hash     ee6ad3bdbb821604
+#   content hash  d8560282c760855f
+#   text hash     c0def07ea74b94c5
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

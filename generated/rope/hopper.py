@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f524a1a89039dcf2
-#   text hash     1e93ed7f373b9794
+#   content hash  d8560282c760855f
+#   text hash     d5760c023ced6cbc
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f524a1a89039dcf2
-#   text hash     ee4c575bd22bd5ec
+#   content hash  d8560282c760855f
+#   text hash     0c2e2f21e6ddd0d2
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

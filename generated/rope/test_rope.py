@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f524a1a89039dcf2
-#   text hash     4053acd05b52fa7b
+#   content hash  d8560282c760855f
+#   text hash     e69b025e4b1926ae
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f524a1a89039dcf2
-#   text hash     491204787b6771e6
+#   content hash  d8560282c760855f
+#   text hash     57f2edce12678f62
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c2fb837b2e4f7c83
-#   text hash     2097a00fe17dc1c6
+#   content hash  09c6501ad01b49c9
+#   text hash     fb800f5cc98779b2
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c2fb837b2e4f7c83
-#   text hash     fb760a27676d2227
+#   content hash  09c6501ad01b49c9
+#   text hash     310acfabae58d637
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c2fb837b2e4f7c83
-#   text hash     3a82c9a07552b8a8
+#   content hash  09c6501ad01b49c9
+#   text hash     ab628a943b60df70
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

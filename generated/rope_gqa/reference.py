@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c2fb837b2e4f7c83
-#   text hash     e0e570e9bf72949f
+#   content hash  09c6501ad01b49c9
+#   text hash     bd2da7b68ce55dbd
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

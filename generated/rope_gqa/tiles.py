@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c2fb837b2e4f7c83
-#   text hash     63de30c106c0545e
+#   content hash  09c6501ad01b49c9
+#   text hash     238e5c3c26faa3f0
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

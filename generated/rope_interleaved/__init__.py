@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a93330492030e991
-#   text hash     596597758fa9e78a
+#   content hash  8ba7c495f1bc8ce6
+#   text hash     d881d3e6dd8d6d1d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a93330492030e991
-#   text hash     520ebfa99e644f15
+#   content hash  8ba7c495f1bc8ce6
+#   text hash     88bf6eb8de91c80e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a93330492030e991
-#   text hash     1697e5c8f62812bf
+#   content hash  8ba7c495f1bc8ce6
+#   text hash     9b13e576671a32b9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

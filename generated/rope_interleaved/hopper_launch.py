@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a93330492030e991
-#   text hash     d50c6836b23dfc5e
+#   content hash  8ba7c495f1bc8ce6
+#   text hash     ef8b2a70cfb83259
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py gets."""
 

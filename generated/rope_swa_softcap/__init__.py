@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7e9b2788a9b749ad
-#   text hash     0ea0636d4978e9f7
+#   content hash  64d12f3e477ab446
+#   text hash     5b17dfa211d4479c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

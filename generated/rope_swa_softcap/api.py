@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7e9b2788a9b749ad
-#   text hash     b6529c2c5b839c8b
+#   content hash  64d12f3e477ab446
+#   text hash     801c71f433d94707
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

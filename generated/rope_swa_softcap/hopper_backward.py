@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7e9b2788a9b749ad
-#   text hash     c6220d69ef7724b6
+#   content hash  64d12f3e477ab446
+#   text hash     41cf0fa870d1e5fe
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7e9b2788a9b749ad
-#   text hash     8ddf973593f21277
+#   content hash  64d12f3e477ab446
+#   text hash     5be568b080fd001c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2197a1325b8191cd
-#   text hash     93dfeb6e765ef6bb
+#   content hash  a0c7dc188222e412
+#   text hash     aefaf40d24e8c6ab
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

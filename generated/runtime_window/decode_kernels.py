@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2197a1325b8191cd
-#   text hash     13231727fdb701a6
+#   content hash  a0c7dc188222e412
+#   text hash     9658832699a692e5
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2197a1325b8191cd
-#   text hash     a314c2dba169a0a1
+#   content hash  a0c7dc188222e412
+#   text hash     7160cd3446d22282
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2197a1325b8191cd
-#   text hash     1448c54addf4d33f
+#   content hash  a0c7dc188222e412
+#   text hash     6ea2e8f40c2b7ae0
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2197a1325b8191cd
-#   text hash     c1b2f29c65fdccfb
+#   content hash  a0c7dc188222e412
+#   text hash     b0f9510ae5695210
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

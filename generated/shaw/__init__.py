@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1954abca1d023a63
-#   text hash     2b1acb71365c92f9
+#   content hash  e100f6fd52d155f4
+#   text hash     fcb86c42339afa7b
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

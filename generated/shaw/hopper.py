@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1954abca1d023a63
-#   text hash     1b51c8d810c34609
+#   content hash  e100f6fd52d155f4
+#   text hash     c1e5ef5cb95d0b2e
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1954abca1d023a63
-#   text hash     593283517d8f9253
+#   content hash  e100f6fd52d155f4
+#   text hash     3e2e86bf3177dc28
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1954abca1d023a63
-#   text hash     aec52c447e1f7c39
+#   content hash  e100f6fd52d155f4
+#   text hash     39fd22f18d83e4a2
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1954abca1d023a63
-#   text hash     9a3b63763fbe91da
+#   content hash  e100f6fd52d155f4
+#   text hash     6cb3d69d4d89ec09
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3a862e5eba7d60af
-#   text hash     6f5ad3e65614a1c3
+#   content hash  7505fafd588b91d1
+#   text hash     6f74bb10c22e9ef1
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

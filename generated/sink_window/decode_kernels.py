@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3a862e5eba7d60af
-#   text hash     1bbadc316883fd11
+#   content hash  7505fafd588b91d1
+#   text hash     8ad1e92e4403f986
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3a862e5eba7d60af
-#   text hash     0d84a14d125f34d4
+#   content hash  7505fafd588b91d1
+#   text hash     fcd2c3a9739a28e8
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3a862e5eba7d60af
-#   text hash     b56f7e5fb775c227
+#   content hash  7505fafd588b91d1
+#   text hash     765e3ebe3010914b
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

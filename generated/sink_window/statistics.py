@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3a862e5eba7d60af
-#   text hash     72f1c52cf7d9cb0b
+#   content hash  7505fafd588b91d1
+#   text hash     5b5f20c512d2b49f
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  998c51ef8efacf0d
-#   text hash     e98bd94feca6a487
+#   content hash  6e6723b9f74fdd32
+#   text hash     c9edbaf413654caf
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

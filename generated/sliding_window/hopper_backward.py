@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  998c51ef8efacf0d
-#   text hash     4935c0689a024fce
+#   content hash  6e6723b9f74fdd32
+#   text hash     7bdddda9a50e0dec
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  998c51ef8efacf0d
-#   text hash     fef518e93d9ac500
+#   content hash  6e6723b9f74fdd32
+#   text hash     b7d7870913b19373
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

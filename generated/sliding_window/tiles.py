@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  998c51ef8efacf0d
-#   text hash     db29aa0d3cd591e3
+#   content hash  6e6723b9f74fdd32
+#   text hash     ea4081cfd0a53b19
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  998c51ef8efacf0d
-#   text hash     556294f35dfce34e
+#   content hash  6e6723b9f74fdd32
+#   text hash     dc087a36c97df916
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ee5291c99f17af53
-#   text hash     61b883d7672bae3e
+#   content hash  37bad0c37fcd1cdb
+#   text hash     66c6a29f12ad3c20
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

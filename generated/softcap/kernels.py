@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ee5291c99f17af53
-#   text hash     fd33256b4a306d03
+#   content hash  37bad0c37fcd1cdb
+#   text hash     5ec85f1d9a6dc823
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ee5291c99f17af53
-#   text hash     e190267763f16435
+#   content hash  37bad0c37fcd1cdb
+#   text hash     9ccd75932b0cfd01
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ee5291c99f17af53
-#   text hash     62e1dd661fcbb8be
+#   content hash  37bad0c37fcd1cdb
+#   text hash     0e18166fd874b5d3
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ee5291c99f17af53
-#   text hash     5edf9a3bf09b5e2b
+#   content hash  37bad0c37fcd1cdb
+#   text hash     7465f9197fe0f429
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

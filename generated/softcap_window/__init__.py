@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2193045c8780ed1d
-#   text hash     b46c426d3b34acff
+#   content hash  9b5dcb3e27e9dacb
+#   text hash     6fe9de6d57ae5880
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

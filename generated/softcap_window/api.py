@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2193045c8780ed1d
-#   text hash     e8aceede2290b12f
+#   content hash  9b5dcb3e27e9dacb
+#   text hash     f540592e878a6c31
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

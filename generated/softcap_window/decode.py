@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2193045c8780ed1d
-#   text hash     51afe040bd628a64
+#   content hash  9b5dcb3e27e9dacb
+#   text hash     ce2b1740cd41087b
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

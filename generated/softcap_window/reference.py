@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2193045c8780ed1d
-#   text hash     c1350400df6b04ce
+#   content hash  9b5dcb3e27e9dacb
+#   text hash     faa270515451c496
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

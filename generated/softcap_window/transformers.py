@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2193045c8780ed1d
-#   text hash     7da55e9bf0f7abf7
+#   content hash  9b5dcb3e27e9dacb
+#   text hash     684613d5476bdc20
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

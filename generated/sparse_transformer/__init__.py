@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d72ee4c7fbd9d4f5
-#   text hash     fb2a02779eb3e2fa
+#   content hash  3b1a32e40ab49a9e
+#   text hash     56e7e35ac45def4b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

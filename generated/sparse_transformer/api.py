@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d72ee4c7fbd9d4f5
-#   text hash     140aa347417b4d5b
+#   content hash  3b1a32e40ab49a9e
+#   text hash     c5116b6e464a9b4a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d72ee4c7fbd9d4f5
-#   text hash     006afa0cc54e85ce
+#   content hash  3b1a32e40ab49a9e
+#   text hash     654f74816f4d2c84
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d72ee4c7fbd9d4f5
-#   text hash     d8b2b80169d0c80a
+#   content hash  3b1a32e40ab49a9e
+#   text hash     3466d73d7ce51942
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

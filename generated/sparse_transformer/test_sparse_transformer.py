@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d72ee4c7fbd9d4f5
-#   text hash     9f134289b5f5c7c6
+#   content hash  3b1a32e40ab49a9e
+#   text hash     91999f59b9ac0a3c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  218b8771a41eb5d2
-#   text hash     a90fc88629818305
+#   content hash  0e8cfa70c8dc98fb
+#   text hash     3e8a44dfe12b7366
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  218b8771a41eb5d2
-#   text hash     f588d83a64ec5df3
+#   content hash  0e8cfa70c8dc98fb
+#   text hash     359f175cb22c000e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  218b8771a41eb5d2
-#   text hash     725afbc277870102
+#   content hash  0e8cfa70c8dc98fb
+#   text hash     c3e70d657a9dd687
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  218b8771a41eb5d2
-#   text hash     faa033aa7799bd35
+#   content hash  0e8cfa70c8dc98fb
+#   text hash     4a06eecd7fb6da4e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

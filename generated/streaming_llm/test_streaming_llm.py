@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  218b8771a41eb5d2
-#   text hash     922f540bb649e9a3
+#   content hash  0e8cfa70c8dc98fb
+#   text hash     4063b8376ddb67e0
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

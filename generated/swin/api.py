@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2bd7e0dae7874b61
-#   text hash     b1929a79e84642cf
+#   content hash  a682824c8c2d22ea
+#   text hash     0849e39e452579d3
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

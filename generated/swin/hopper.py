@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2bd7e0dae7874b61
-#   text hash     e16d856164937bf5
+#   content hash  a682824c8c2d22ea
+#   text hash     e8fcda69a7fbd426
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2bd7e0dae7874b61
-#   text hash     85edffdfedaa8f0e
+#   content hash  a682824c8c2d22ea
+#   text hash     dc2cf9da3b6809f9
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2bd7e0dae7874b61
-#   text hash     ca512a325f1aad56
+#   content hash  a682824c8c2d22ea
+#   text hash     dde5804e75bdd331
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

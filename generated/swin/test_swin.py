@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2bd7e0dae7874b61
-#   text hash     6549cb59bdc42c7b
+#   content hash  a682824c8c2d22ea
+#   text hash     fe6280ae98a397cb
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

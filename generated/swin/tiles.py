@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2bd7e0dae7874b61
-#   text hash     58e200b624a91e11
+#   content hash  a682824c8c2d22ea
+#   text hash     ad2e93e92f69c85f
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

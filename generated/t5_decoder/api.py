@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  72e9cf3c2cccaa9e
-#   text hash     86c3d600928a4acd
+#   content hash  ed49482742c45e41
+#   text hash     a11c9d80c12fa1c5
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  72e9cf3c2cccaa9e
-#   text hash     5003b1990837d48b
+#   content hash  ed49482742c45e41
+#   text hash     1b3fa138027d0632
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  72e9cf3c2cccaa9e
-#   text hash     62f9304ebc9abd45
+#   content hash  ed49482742c45e41
+#   text hash     667a3568e476e62b
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  72e9cf3c2cccaa9e
-#   text hash     20bff2e8b93e89bb
+#   content hash  ed49482742c45e41
+#   text hash     249118364c3fee2d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

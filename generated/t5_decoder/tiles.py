@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  72e9cf3c2cccaa9e
-#   text hash     5b41090c10dadaae
+#   content hash  ed49482742c45e41
+#   text hash     a4c43a3e65c890f6
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

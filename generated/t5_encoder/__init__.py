@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fd813fc62be3d749
-#   text hash     30cf02b41dc14870
+#   content hash  8531927e1fc88999
+#   text hash     b9fc3af587ba996f
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

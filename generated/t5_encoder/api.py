@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fd813fc62be3d749
-#   text hash     a56a31e717d3f8a4
+#   content hash  8531927e1fc88999
+#   text hash     2637d5510984cc4f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

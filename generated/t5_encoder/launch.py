@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fd813fc62be3d749
-#   text hash     bce9ff1d72c2642e
+#   content hash  8531927e1fc88999
+#   text hash     c97af51551141e3c
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fd813fc62be3d749
-#   text hash     bc44f0071b7b50e7
+#   content hash  8531927e1fc88999
+#   text hash     2dadb531f854c1ed
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

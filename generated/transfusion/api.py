@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  eca1959739a49733
-#   text hash     0eb4f06a7770bd07
+#   content hash  bdf67f38b94b72c2
+#   text hash     6cd49f3c1441a30e
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  eca1959739a49733
-#   text hash     b45463e5bb83f832
+#   content hash  bdf67f38b94b72c2
+#   text hash     5b0d61aee4a63586
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

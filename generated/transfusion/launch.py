@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  eca1959739a49733
-#   text hash     f1920e028dfc9820
+#   content hash  bdf67f38b94b72c2
+#   text hash     641127e55894b94b
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

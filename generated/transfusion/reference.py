@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  eca1959739a49733
-#   text hash     eb4ebafbdca68722
+#   content hash  bdf67f38b94b72c2
+#   text hash     bae3565124a9712c
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

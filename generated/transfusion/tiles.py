@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  eca1959739a49733
-#   text hash     a4252996674edfd9
+#   content hash  bdf67f38b94b72c2
+#   text hash     1c0c57d10c7059e0
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

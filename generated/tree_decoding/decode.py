@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0604640657015c20
-#   text hash     938c6ee99a69ce02
+#   content hash  d0893c5474268a8c
+#   text hash     b878e72ad5d6671d
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

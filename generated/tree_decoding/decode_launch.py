@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0604640657015c20
-#   text hash     aed988a35a8a86cc
+#   content hash  d0893c5474268a8c
+#   text hash     22f09c60aad76f4b
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

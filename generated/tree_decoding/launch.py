@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0604640657015c20
-#   text hash     6149f02be8d1e673
+#   content hash  d0893c5474268a8c
+#   text hash     29e33b4e18ed69bc
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

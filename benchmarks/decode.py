@@ -29,6 +29,7 @@ from triton.runtime.errors import OutOfResources
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "generator")]
 
+from attnforge.gpu import targets  # noqa: E402
 from attnforge.gpu.turns import turns  # noqa: E402
 
 Call = Callable[[], Any]
@@ -190,6 +191,24 @@ def latent_pages(k: torch.Tensor, page: int) -> tuple[torch.Tensor, torch.Tensor
     return pages, pages[..., :512], table
 
 
+def portable(call: Call) -> Call:
+    """A latent call that takes the portable kernel; the target counts for the first call of a shape."""
+    runtime = importlib.import_module(f"generated.{LATENT}.runtime")
+    known = decoding(LATENT).CALLS, runtime.LaunchCache.known
+
+    def asked() -> Any:
+        before = [dict(x) for x in known]
+        for x in known:
+            x.clear()
+        with targets.asked("portable"):
+            call()
+        for x, values in zip(known, before, strict=True):
+            x.clear()
+            x.update(values)
+
+    return asked
+
+
 def latent_heads(limit: float) -> list[dict[str, Any]]:
     """One query of absorbed latent attention over long caches: its share of bandwidth, and of arithmetic."""
     found = []
@@ -199,6 +218,8 @@ def latent_heads(limit: float) -> list[dict[str, Any]]:
         for page in (16, 64):
             pk, pv, table = latent_pages(k, page)
             calls[f"page {page}"] = ours(LATENT, q, pk, pv, lengths, page_table=table)
+        if torch.cuda.get_device_capability() == (9, 0):
+            calls |= {f"{name} portable": portable(calls[name]) for name in ("dense", "page 64")}
         if torch.cuda.get_device_capability() >= (8, 9):
             scales = dict.fromkeys(("k_scale", "v_scale"), torch.ones((), device="cuda"))
             short = k.to(torch.float8_e4m3fn)
@@ -312,7 +333,9 @@ def swept(
         decoding(name).CALLS.clear()
         runtime.LaunchCache.known.clear()
         try:
-            times = {way: clock(graph(made()), 20) for way, made in calls.items()}
+            # tiles of the portable kernels
+            with targets.asked("portable"):
+                times = {way: clock(graph(made()), 20) for way, made in calls.items()}
         except (RuntimeError, OutOfResources) as error:
             print(f"  {tile}: {str(error).splitlines()[0][:90]}", file=sys.stderr)
             continue

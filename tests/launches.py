@@ -19,6 +19,7 @@ import torch
 import triton
 import triton.compiler
 from triton.backends.compiler import GPUTarget
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
 from triton.runtime import driver
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -123,7 +124,7 @@ def launches(attention: Any, call: Call) -> list[Any]:
     def shown(x: Any) -> Any:
         if isinstance(x, torch.Tensor):
             return names.get(x.data_ptr(), "own"), tuple(x.shape), x.stride(), x.dtype
-        if isinstance(x, TensorDescriptor):
+        if isinstance(x, TensorDescriptor | GluonDescriptor):
             return {field.name: shown(getattr(x, field.name)) for field in dataclasses.fields(x)}
         if isinstance(x, tuple | list):
             return tuple(shown(value) for value in x)
@@ -163,6 +164,29 @@ def check_decoding(package: str, planned: plan.Plan) -> None:
         # values that are columns of keys, and others with such strides
         different += [dataclasses.replace(different[0], operands=(q, k, v)) for v in (k[..., :20], other[..., :20])]
     compare(attend, runtime, different, decode.CALLS)
+    if planned.decode_hopper:
+        runtime.capability, runtime.copies_tiles = (lambda device: (9, 0)), (lambda device: True)
+        found = compare(attend, runtime, list(latent_calls()), decode.CALLS)
+        assert all("k_desc" in names for names in found), "a call took the portable kernel"
+
+
+def latent_calls() -> Iterator[Call]:
+    """Calls of latent heads that Hopper GPUs have a kernel for, each with another shape, stride, place or bound."""
+    more = {"return_lse": True, "seq_lens": torch.tensor([30, 40], dtype=torch.int32)}
+    q, k = torch.randn(2, 1, 64, 576).half(), torch.randn(2, 64, 1, 576).half()
+    yield Call(SMALL, (q, k, k[..., :512]), more, ())
+    yield Call(SMALL, (q, k, k[..., :512]), {**more, "return_lse": False}, ())
+    yield Call(SMALL, (q, k, k[..., :512]), {**more, "max_seqlen_k": 48}, ())
+    wide = torch.randn(2, 64, 1, 584).half()[..., :576]
+    yield Call(SMALL, (q, wide, wide[..., :512]), more, ())
+    for page in (8, 32, 64):
+        pages = k.reshape(-1, page, 1, 576)
+        table = torch.arange(128 // page, dtype=torch.int32).view(2, -1)
+        yield Call(SMALL, (q, pages, pages[..., :512]), {**more, "page_table": table}, ())
+    cuts = {"cu_seqlens_q": torch.tensor([0, 1, 4], dtype=torch.int32), "max_seqlen_q": 3}
+    rows = torch.randn(4, 128, 576).half()
+    yield Call(SMALL, (rows, k, k[..., :512]), more | cuts, ())
+    yield Call(SMALL, (rows, k, k[..., :512]), {**more, **cuts, "max_seqlen_q": 4}, ())
 
 
 def cached_calls(keywords: set[str], kv_heads: int) -> Iterator[Call]:
@@ -200,9 +224,11 @@ def cached_calls(keywords: set[str], kv_heads: int) -> Iterator[Call]:
         yield Call(SMALL, (q, k, v), {**paged, "positions": torch.zeros(3, 2, dtype=torch.int64).T}, ())
 
 
-def compare(attention: Any, runtime: Any, different: Sequence[Call], checked: dict[Any, Any] | None = None) -> None:
-    """Fails where second launches of different calls differ from first ones."""
-    remembered, checked = runtime.LaunchCache.of, {} if checked is None else checked
+def compare(
+    attention: Any, runtime: Any, different: Sequence[Call], checked: dict[Any, Any] | None = None
+) -> list[str]:
+    """Fails where second launches of different calls differ from first ones; what the first kernel of each takes."""
+    remembered, checked, found = runtime.LaunchCache.of, {} if checked is None else checked, list[str]()
 
     def forgotten(*_: Any) -> Any:
         cache = runtime.LaunchCache()
@@ -224,7 +250,9 @@ def compare(attention: Any, runtime: Any, different: Sequence[Call], checked: di
         assert {how for how, *_ in first} == {"first"}
         for (_, *one), (_, *other) in zip(again, first, strict=True):
             assert one == other, f"{one}\nin place of\n{other}"
+        found.append(first[0][1][1])
     del os.environ["TRITON_INTERPRET"]
+    return found
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2fa71d65fe4a1733
-#   text hash     a540ee1caa5b7db2
+#   content hash  e5cbc720af901af2
+#   text hash     4e8c26bfb8090743
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

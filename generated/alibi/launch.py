@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2fa71d65fe4a1733
-#   text hash     7b1093a279a29c73
+#   content hash  e5cbc720af901af2
+#   text hash     fae1bef74a8cdd19
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2fa71d65fe4a1733
-#   text hash     01661f0459cb6e5f
+#   content hash  e5cbc720af901af2
+#   text hash     af80c76b40df61c4
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  0eeb61a746cbc32e
-#   text hash     9c3dca7d75c2ced1
+#   content hash  91f40562b9324148
+#   text hash     4442ecf93aab665c
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -199,7 +199,8 @@ def launch(cache, kernel, blocks, given, grid, from_shapes):
     remembered = cache.launches.get(key)
     if remembered is None:
         grid, told = grid(), from_shapes()
-        if not INTERPRETED and kernel.is_gluon():
+        if "num_stages" in told and not INTERPRETED and kernel.is_gluon():
+            # told of as one that is not in Gluon
             grid, told = in_gluon(kernel, grid, told)
         taken = {*kernel.arg_names, "num_warps", "num_stages", "maxnreg"}
         told = {name: value for name, value in told.items() if name in taken}
@@ -286,18 +287,23 @@ def cache_share(device):
 def launch_on_hopper(cache, tables, name, launch, q, v, keys):
     """Calls `launch` with a tile and a module of kernels for Hopper GPUs, and tells whether it could."""
     best = cache.tiles.get(name)
-    if best is not None:
-        if best:
-            launch(*best)
-        return bool(best)
-    best = () if INTERPRETED else on_hopper(tables, name, q, v, keys)
+    if best is None:
+        best = () if INTERPRETED else on_hopper(tables, name, q, v, keys)
+        return launch_first(cache, tables.__package__, name, launch, best)
+    if best:
+        launch(*best)
+    return bool(best)
+
+
+def launch_first(cache, package, name, launch, best):
+    """Calls `launch` with what is taken for the best of a package, if there is any, remembers whether it could, and tells."""
     if best:
         try:
             launch(*best)
         except torch.cuda.OutOfMemoryError:
             raise  # says nothing of the kernels
         except Exception as error:
-            not_on_hopper(tables.__package__, error)
+            not_on_hopper(package, error)
             best = ()
     cache.tiles[name] = best
     return bool(best)
@@ -392,7 +398,7 @@ def on_hopper(tables, name, q, v, keys):
 
 
 # what is called with a tile: a kernel, or what launches several
-HOPPER_FILES = {"forward": ".hopper", "backward": ".hopper_launch"}
+HOPPER_FILES = {"forward": ".hopper", "backward": ".hopper_launch", "decode": ".decode_hopper"}
 
 
 @functools.cache
@@ -424,6 +430,13 @@ def gluon_copy_of_tiles():
     from triton.experimental.gluon.language.nvidia.hopper import tma
 
     return tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+
+
+def gluon_view_of_tiles():
+    """What takes memory of tiles for that of others in Gluon: its name is another one from triton 3.9 on."""
+    from triton.experimental.gluon.language import shared_memory_descriptor as tiles
+
+    return tiles.reinterpret if hasattr(tiles, "reinterpret") else tiles._reinterpret
 
 
 def gluon_sum_of_tiles():
@@ -464,12 +477,25 @@ def in_gluon(kernel, grid, told):
                 told[name] = GluonDescriptor(x.base, x.shape, x.strides, block, layout)
             elif len(block) > 1:
                 block[-2] = 64 if name in shared else block[-2]
-                element = language.bfloat16 if x.base.dtype == torch.bfloat16 else language.float16
-                layout = language.NVMMASharedLayout.get_default_for(block, element)
-                told[name] = GluonDescriptor(x.base, x.shape, x.strides, block, layout)
+                told[name] = in_layout(x, block)
             else:
                 told[name] = x.base
     return grid, told
+
+
+def in_layout(x, block):
+    """What Gluon loads tiles of 16 bits by, out of what else would load them: it knows how they lie in shared memory."""
+    from triton.experimental.gluon import language
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
+
+    element = language.bfloat16 if x.base.dtype == torch.bfloat16 else language.float16
+    layout = language.NVMMASharedLayout.get_default_for(block, element)
+    return GluonDescriptor(x.base, x.shape, x.strides, block, layout)
+
+
+def strip_source(x, rows):
+    """What kernels in Gluon load rows of a cache by, 64 columns at a time: [pages, heads, places in a page, columns]."""
+    return in_layout(tile_source(x, rows), [1, 1, rows, 64])
 
 
 @functools.cache

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2fa71d65fe4a1733
-#   text hash     225f9a56ea198d66
+#   content hash  e5cbc720af901af2
+#   text hash     02c4eab8e1a751f2
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

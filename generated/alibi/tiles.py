@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2fa71d65fe4a1733
-#   text hash     3cd9306c3b23eedc
+#   content hash  e5cbc720af901af2
+#   text hash     38378b0963166dc1
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

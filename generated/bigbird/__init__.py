@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  dfa86f97ec76051e
-#   text hash     fc6d1f59c1b69529
+#   content hash  701db443e5139069
+#   text hash     4429844f6191baca
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

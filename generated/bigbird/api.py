@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  dfa86f97ec76051e
-#   text hash     a6cb319bcd75a939
+#   content hash  701db443e5139069
+#   text hash     585f87eac3996143
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

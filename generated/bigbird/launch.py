@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  dfa86f97ec76051e
-#   text hash     9049c833781b756b
+#   content hash  701db443e5139069
+#   text hash     b84b0409a2b6e5b6
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  dfa86f97ec76051e
-#   text hash     fc6c43c621d254f3
+#   content hash  701db443e5139069
+#   text hash     9ddb2344b9ca6288
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

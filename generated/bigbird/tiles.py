@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  dfa86f97ec76051e
-#   text hash     7b94ec1cba41a662
+#   content hash  701db443e5139069
+#   text hash     14d07299fa848153
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5a0a968249d12f53
-#   text hash     5ad9baaa007bdf60
+#   content hash  9aea7f028eedfacd
+#   text hash     776931acefc0cd0e
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5a0a968249d12f53
-#   text hash     32f28bdd7961e9f4
+#   content hash  9aea7f028eedfacd
+#   text hash     a544914ceae0c5f6
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5a0a968249d12f53
-#   text hash     ac9853948732c00f
+#   content hash  9aea7f028eedfacd
+#   text hash     75e6928c1e697513
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5a0a968249d12f53
-#   text hash     8b665cd9ce780674
+#   content hash  9aea7f028eedfacd
+#   text hash     935bad5033825785
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

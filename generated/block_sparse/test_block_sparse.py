@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5a0a968249d12f53
-#   text hash     4ff820c04f2d9fd6
+#   content hash  9aea7f028eedfacd
+#   text hash     8a461f214eb28738
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

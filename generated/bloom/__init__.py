@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  42a007cc50c74c7b
-#   text hash     2c1b06bd7774484a
+#   content hash  b68af758090d7450
+#   text hash     a69abe4b13a5bcfe
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

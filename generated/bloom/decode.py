@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  42a007cc50c74c7b
-#   text hash     03987f8c7cf3caf5
+#   content hash  b68af758090d7450
+#   text hash     5518a4bdc5a973c2
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

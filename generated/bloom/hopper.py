@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  42a007cc50c74c7b
-#   text hash     75b708dd504e869f
+#   content hash  b68af758090d7450
+#   text hash     825fa754d8de2a3c
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  42a007cc50c74c7b
-#   text hash     8f6dd35cf89db1a5
+#   content hash  b68af758090d7450
+#   text hash     e73739d02ab5c244
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  96b134f39255a20f
-#   text hash     b128dd5cfe405747
+#   content hash  ce00e1ec717f0ad9
+#   text hash     753d61f0923f7bd2
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  96b134f39255a20f
-#   text hash     a9c17cd7c1365cce
+#   content hash  ce00e1ec717f0ad9
+#   text hash     3cf5a9d69f852093
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  96b134f39255a20f
-#   text hash     aad795d2f8b1a24e
+#   content hash  ce00e1ec717f0ad9
+#   text hash     a5b3580eef0d7119
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  96b134f39255a20f
-#   text hash     0a4746003009dc14
+#   content hash  ce00e1ec717f0ad9
+#   text hash     a7d09a568bae739d
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  96b134f39255a20f
-#   text hash     ff491912d2376eb2
+#   content hash  ce00e1ec717f0ad9
+#   text hash     d0e9b3d020514bbf
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  96b134f39255a20f
-#   text hash     9a7c6bc9b9cf9395
+#   content hash  ce00e1ec717f0ad9
+#   text hash     4f25a944270f34ba
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

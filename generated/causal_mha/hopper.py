@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  50a2350eee15e38b
-#   text hash     75514d896e971709
+#   content hash  5b023114ddab4b48
+#   text hash     5c6e11a70efe0a84
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

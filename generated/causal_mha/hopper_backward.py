@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  50a2350eee15e38b
-#   text hash     ea085713ca8ebe1c
+#   content hash  5b023114ddab4b48
+#   text hash     067902d44fe27845
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  50a2350eee15e38b
-#   text hash     f3e79e7d4e629ac1
+#   content hash  5b023114ddab4b48
+#   text hash     8a99746e241303a5
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py gets."""
 

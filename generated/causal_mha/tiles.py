@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  50a2350eee15e38b
-#   text hash     aaf9f2e6e1153e9f
+#   content hash  5b023114ddab4b48
+#   text hash     4ad92664593e57f1
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  50a2350eee15e38b
-#   text hash     7a0e5be5f2c477e5
+#   content hash  5b023114ddab4b48
+#   text hash     da2431bb3d9fb285
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9d63bbf95affd51f
-#   text hash     b6a46c1360fc8580
+#   content hash  8d5e2d3ab3765bbb
+#   text hash     7fc49f35a8f99a6c
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9d63bbf95affd51f
-#   text hash     2cd87dd39aa178e6
+#   content hash  8d5e2d3ab3765bbb
+#   text hash     ecf4fdf07ae964ce
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9d63bbf95affd51f
-#   text hash     c4cd3a1cb1976c74
+#   content hash  8d5e2d3ab3765bbb
+#   text hash     29e90cd513fc32a4
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

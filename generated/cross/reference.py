@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9d63bbf95affd51f
-#   text hash     a0f6fb5515651c35
+#   content hash  8d5e2d3ab3765bbb
+#   text hash     090c77c4f6a6152e
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9d63bbf95affd51f
-#   text hash     b96a6f29d056c847
+#   content hash  8d5e2d3ab3765bbb
+#   text hash     07ac02fa024c3377
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c851a11077f93247
-#   text hash     a3d191c79b26b8f0
+#   content hash  e7e49fd6621eac23
+#   text hash     35f73e77295583fe
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

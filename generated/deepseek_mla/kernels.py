@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c851a11077f93247
-#   text hash     24c6d7451a534dbd
+#   content hash  e7e49fd6621eac23
+#   text hash     cd0090168392bb9e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c851a11077f93247
-#   text hash     7a3faeb52ce8dd79
+#   content hash  e7e49fd6621eac23
+#   text hash     62331185264c1978
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c851a11077f93247
-#   text hash     f5f53f3ff9cec5fd
+#   content hash  e7e49fd6621eac23
+#   text hash     8644e4fa573eb6d7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  45734045596b2989
-#   text hash     b76997efee3a7bf4
+#   content hash  0145f20b57ad8daf
+#   text hash     d457f01a6d7ddb8c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -45,6 +45,8 @@ def attend_with_cache(
     seq_lens[b] - (how many new tokens it has) + i. out has the shape of q, with Dv columns; no gradients.
     Hq is a multiple of Hkv. float16, bfloat16 or float32, head sizes up to 576 of q and k, 512 of v.
     Where v_cache is a view of k_cache, k_cache[..., :Dv], rows are read once; `append` then stores k_new alone.
+    On Hopper GPUs such calls may take another kernel, by the most new tokens, the cache's place in memory and its strides,
+    and the size of its pages: last bits of a row hang on that.
 
     seq_lens: int32 (B,), how many keys each sequence has, the new ones included; 0 gives 0 and an LSE of -inf
     page_table: int32 (B, pages of a sequence); entries of pages without a visible key are not read

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  45734045596b2989
-#   text hash     884e38dd8c94c398
+#   content hash  0145f20b57ad8daf
+#   text hash     e89f56e8f79c4fbe
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -35,6 +35,11 @@ SPLITS_FP32 = {
     512: ((16, 8, 2, 256), (16, 8, 2, 1024), (16, 8, 2, 1024)),
     576: ((16, 8, 2, 256), (16, 8, 2, 1024), (16, 8, 2, 1024)),
 }
+
+# the same of kernels for Hopper GPUs: rows and keys of a tile, stages and keys of a split; from LEAST_ROWS rows on they are
+# faster. Bits of a row hang on which kernels a call takes, too: see on_hopper
+ON_HOPPER = (64, 64, 2, 1024)
+LEAST_ROWS = 64
 WHOLE = 2**30  # keys of a split that no sequence fills
 
 
@@ -51,9 +56,13 @@ def split_of(q, k, v, longest, split_size):
     block_n, warps, stages, keys = many if block_m > 16 else long if split_size and split_size >= 512 else short
     if runtime.INTERPRETED:
         block_n, warps, stages, keys = 32, 4, 1, 64 if rows <= 16 else 256
+    return block_m, block_n, warps, stages, keys_of_split(q, rows, longest, split_size, keys)
+
+
+def keys_of_split(q, rows, longest, split_size, keys):
+    """Keys of a split: those that the call asks for, or else `keys`."""
     # enough rows to fill a GPU: each program goes through all keys
-    keys = WHOLE if rows > 256 and longest * q.shape[-2] > 2048 else split_size or keys
-    return block_m, block_n, warps, stages, keys
+    return WHOLE if rows > 256 and longest * q.shape[-2] > 2048 else split_size or keys
 
 
 def _many(q):
@@ -69,8 +78,32 @@ def count_splits(keys, longest, max_seqlen_k, reach, first_keys):
 
 def workspace_size(q, k, v, longest, max_seqlen_k, split_size, reach, first_keys):
     """How many float32 values the parts of all splits take: of each a row of v's width, and its LSE."""
-    splits = count_splits(split_of(q, k, v, longest, split_size)[-1], longest, max_seqlen_k, reach, first_keys)
+    # whichever kernel the call takes
+    other = keys_of_split(q, longest * (q.shape[-2] // k.shape[-2]), longest, split_size, ON_HOPPER[-1])
+    keys = min(split_of(q, k, v, longest, split_size)[-1], other)
+    splits = count_splits(keys, longest, max_seqlen_k, reach, first_keys)
     return q.numel() // q.shape[-1] * splits * (v.shape[-1] + 1)
+
+
+def on_hopper(q, k, v, v_in_k, page_table, k_starts, rows):
+    """Rows and keys of a tile, stages, keys of a box and the module of kernels for Hopper GPUs; () where they do not serve.
+
+    They serve heads whose values are the first columns of keys, in caches of which the GPU copies boxes by itself.
+    """
+    wanted = runtime.target()
+    if wanted == "portable" or (rows < LEAST_ROWS and wanted != "hopper") or runtime.INTERPRETED:
+        return ()
+    if not v_in_k or q.shape[-1] != 576 or v.shape[-1] != 512 or q.dtype == torch.float32 or k.dtype != q.dtype:
+        return ()
+    if k_starts is not None:
+        return ()
+    block_m, block_n, stages, _ = ON_HOPPER
+    # no box reaches into another page
+    box = block_n if page_table is None else min(block_n, k.shape[1] & -k.shape[1])
+    if box < 8 or not k.numel() or not runtime.is_readable(k):
+        return ()
+    kernels = runtime.hopper_kernels(__package__, "decode", q.device)
+    return (block_m, block_n, stages, box, kernels) if kernels else ()
 
 
 @runtime.on_its_device
@@ -82,8 +115,12 @@ def attend(
     split_values = (q, k, v, seq_lens, cu_seqlens_q, page_table, k_starts, parts, float(scale), k_scale, v_scale,
     max_seqlen_k, reach, first_keys)  # fmt: skip
     join_values = (parts, seq_lens, cu_seqlens_q, out, lse, max_seqlen_k, reach, first_keys)  # fmt: skip
+    hopper_values = (k, q, seq_lens, cu_seqlens_q, page_table, parts, float(scale), max_seqlen_k, reach,
+    first_keys)  # fmt: skip
     kind = runtime.precision(q), lse is None
     cache = call.launches.get(kind)
+    if cache is not None and cache.tiles.get("decode"):
+        split_values = hopper_values
     if cache is not None and runtime.launch_again(cache, split_values, join_values):
         return
     if seq_lens.shape[0] == 0 or out.numel() == 0:
@@ -99,30 +136,49 @@ def attend(
     longest, lse_strides, sequences = call.longest, call.lse_strides, seq_lens.shape[0]
     rows = longest * (q.shape[1] // k.shape[2])
     block_m, block_n, warps, stages, split_size = split_of(q, k, v, longest, call.split_size)
+    best = on_hopper(q, k, v, call.v_in_k, page_table, k_starts, rows)
+    if best:
+        split_size = keys_of_split(q, rows, longest, call.split_size, ON_HOPPER[-1])
     splits = count_splits(split_size, longest, max_seqlen_k, reach, first_keys)
     cache = runtime.LaunchCache.of(
-        "decode", q, *call.shapes, call.longest, splits, split_size, lse is None, call.v_in_k
+        "decode", q, *call.shapes, call.longest, splits, split_size, lse is None, call.v_in_k, bool(best)
     )
-    runtime.launch(
-        cache, kernels.attend_split, (block_m, block_n), split_values,
-        grid=lambda: (splits * runtime.cdiv(rows, block_m) * k.shape[2], sequences),
-        from_shapes=lambda: dict(
-            q_stride_token=q.stride(0), q_stride_head=q.stride(1), k_stride_page=k.stride(0),
-            k_stride_token=k.stride(1), k_stride_head=k.stride(2), v_stride_page=v.stride(0),
-            v_stride_token=v.stride(1), v_stride_head=v.stride(2), k_scale_stride_sequence=runtime.stride(k_scale, 0),
-            k_scale_stride_page=runtime.stride(k_scale, 1), k_scale_stride_token=runtime.stride(k_scale, 2),
-            k_scale_stride_head=runtime.stride(k_scale, 3), v_scale_stride_sequence=runtime.stride(v_scale, 0),
-            v_scale_stride_page=runtime.stride(v_scale, 1), v_scale_stride_token=runtime.stride(v_scale, 2),
-            v_scale_stride_head=runtime.stride(v_scale, 3),
-            pages_stride_sequence=0 if page_table is None else page_table.stride(0), k_places=k.shape[1],
-            tokens=q.shape[0], longest=longest, Hq=q.shape[1], splits=splits, split_size=split_size,
-            GROUP=q.shape[-2] // k.shape[-2], PAGE=1 if page_table is None else k.shape[1], D=q.shape[-1],
-            DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
-            BLOCK_DV=runtime.padded_width(v), REST=runtime.rest_width(q),
-            V_IN_K=call.v_in_k and runtime.padded_width(q) == runtime.padded_width(v), PRECISION=runtime.precision(q),
-            OVERLAP=runtime.overlaps(q.device), num_warps=warps, num_stages=stages,
-        ),
-    )  # fmt: skip
+
+    def launch_on_hopper(block_m, block_n, stages, box, kernels):
+        runtime.launch(
+            cache, kernels.attend_split, (block_n, box), hopper_values,
+            grid=lambda: (splits * runtime.cdiv(rows, block_m) * k.shape[2], sequences),
+            from_shapes=lambda: dict(
+                k_desc=runtime.strip_source(k, box), q_stride_token=q.stride(0), q_stride_head=q.stride(1),
+                pages_stride_sequence=0 if page_table is None else page_table.stride(0), tokens=q.shape[0],
+                longest=longest, Hq=q.shape[1], splits=splits, split_size=split_size, GROUP=q.shape[-2] // k.shape[-2],
+                PAGE=1 if page_table is None else k.shape[1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
+                OVERLAP=runtime.overlaps(q.device), STAGES=stages, ROWS=box, num_warps=4, maxnreg=128,
+            ),
+        )  # fmt: skip
+
+    # what does not compile is not tried again
+    if not runtime.launch_first(cache, __package__, "decode", launch_on_hopper, cache.tiles.get("decode", best)):
+        runtime.launch(
+            cache, kernels.attend_split, (block_m, block_n), split_values,
+            grid=lambda: (splits * runtime.cdiv(rows, block_m) * k.shape[2], sequences),
+            from_shapes=lambda: dict(
+                q_stride_token=q.stride(0), q_stride_head=q.stride(1), k_stride_page=k.stride(0),
+                k_stride_token=k.stride(1), k_stride_head=k.stride(2), v_stride_page=v.stride(0),
+                v_stride_token=v.stride(1), v_stride_head=v.stride(2),
+                k_scale_stride_sequence=runtime.stride(k_scale, 0), k_scale_stride_page=runtime.stride(k_scale, 1),
+                k_scale_stride_token=runtime.stride(k_scale, 2), k_scale_stride_head=runtime.stride(k_scale, 3),
+                v_scale_stride_sequence=runtime.stride(v_scale, 0), v_scale_stride_page=runtime.stride(v_scale, 1),
+                v_scale_stride_token=runtime.stride(v_scale, 2), v_scale_stride_head=runtime.stride(v_scale, 3),
+                pages_stride_sequence=0 if page_table is None else page_table.stride(0), k_places=k.shape[1],
+                tokens=q.shape[0], longest=longest, Hq=q.shape[1], splits=splits, split_size=split_size,
+                GROUP=q.shape[-2] // k.shape[-2], PAGE=1 if page_table is None else k.shape[1], D=q.shape[-1],
+                DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
+                BLOCK_DV=runtime.padded_width(v), REST=runtime.rest_width(q),
+                V_IN_K=call.v_in_k and runtime.padded_width(q) == runtime.padded_width(v),
+                PRECISION=runtime.precision(q), OVERLAP=runtime.overlaps(q.device), num_warps=warps, num_stages=stages,
+            ),
+        )  # fmt: skip
     runtime.launch(
         cache, kernels.join_splits, (), join_values,
         grid=lambda: (longest, q.shape[1], sequences),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  45734045596b2989
-#   text hash     08b3c0e3f65d6854
+#   content hash  0145f20b57ad8daf
+#   text hash     b25d347b746ec4cf
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

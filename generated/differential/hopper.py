@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3cd07791e08c2f71
-#   text hash     338ee13a684cadb5
+#   content hash  46b33b301c06a4ec
+#   text hash     4163705cdb9dc608
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

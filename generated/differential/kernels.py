@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3cd07791e08c2f71
-#   text hash     767b39f9816e47be
+#   content hash  46b33b301c06a4ec
+#   text hash     ca8836810dc0e9c1
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

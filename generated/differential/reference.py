@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3cd07791e08c2f71
-#   text hash     a7e809cbdd6361ab
+#   content hash  46b33b301c06a4ec
+#   text hash     ca064ef16911e736
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3cd07791e08c2f71
-#   text hash     6ab513a1c88f0587
+#   content hash  46b33b301c06a4ec
+#   text hash     e15343d3e4407ccf
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3cd07791e08c2f71
-#   text hash     20a9997253d513bb
+#   content hash  46b33b301c06a4ec
+#   text hash     67a85e056539ceac
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

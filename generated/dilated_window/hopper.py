@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  535ca39506edc3e9
-#   text hash     d6954aa942ed29e8
+#   content hash  139e1215ccf39e69
+#   text hash     a3c00d6fe8d4a472
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

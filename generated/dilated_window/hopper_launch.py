@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  535ca39506edc3e9
-#   text hash     0c170046c08aaa0d
+#   content hash  139e1215ccf39e69
+#   text hash     96af1f087eaa4bfb
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  535ca39506edc3e9
-#   text hash     d33bc715480c18a0
+#   content hash  139e1215ccf39e69
+#   text hash     b4672622121ff27c
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

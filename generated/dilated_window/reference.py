@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  535ca39506edc3e9
-#   text hash     6f58cf4513f8437f
+#   content hash  139e1215ccf39e69
+#   text hash     832828ceb3a044e1
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

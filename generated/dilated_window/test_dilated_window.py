@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  535ca39506edc3e9
-#   text hash     21871f655f1d27c6
+#   content hash  139e1215ccf39e69
+#   text hash     81ae29cd427c6fe7
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f77a00ffe1a6fc86
-#   text hash     2656efa2c9ad6ebc
+#   content hash  868b5a863c3fb202
+#   text hash     6901cf9643c6a0a6
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f77a00ffe1a6fc86
-#   text hash     ceae8329fba94528
+#   content hash  868b5a863c3fb202
+#   text hash     340535ff99f43727
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f77a00ffe1a6fc86
-#   text hash     e4cc68ba1c3e9509
+#   content hash  868b5a863c3fb202
+#   text hash     1ab129d50393391c
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

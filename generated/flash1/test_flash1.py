@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f77a00ffe1a6fc86
-#   text hash     072f99b60d80062c
+#   content hash  868b5a863c3fb202
+#   text hash     1cf54651253848de
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f77a00ffe1a6fc86
-#   text hash     2e2565429abecf1e
+#   content hash  868b5a863c3fb202
+#   text hash     09d1e3e13d0a1b25
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

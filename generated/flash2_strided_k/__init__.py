@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  700b8fa487cc97ad
-#   text hash     b6b842a34f2019c3
+#   content hash  1a3ac24087024a42
+#   text hash     fdb8bebb46c384c1
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  700b8fa487cc97ad
-#   text hash     5b24fe935de4d2d1
+#   content hash  1a3ac24087024a42
+#   text hash     4c7448d4296ac841
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  700b8fa487cc97ad
-#   text hash     27f0f9104f3a0708
+#   content hash  1a3ac24087024a42
+#   text hash     94a997628d4a91d7
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

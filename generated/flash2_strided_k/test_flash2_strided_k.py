@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  700b8fa487cc97ad
-#   text hash     3254573995088ab6
+#   content hash  1a3ac24087024a42
+#   text hash     b09d7a6e86116086
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

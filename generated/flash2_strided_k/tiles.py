@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  700b8fa487cc97ad
-#   text hash     f776754838d8e9d3
+#   content hash  1a3ac24087024a42
+#   text hash     24d9b5a84eeecf0a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  045935815d77f3eb
-#   text hash     5976a42c622465aa
+#   content hash  48ffa29d090f3996
+#   text hash     5a162f6813b839da
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

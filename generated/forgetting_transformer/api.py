@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  045935815d77f3eb
-#   text hash     e357b5e559d454db
+#   content hash  48ffa29d090f3996
+#   text hash     f3bf70539a3b95e4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  045935815d77f3eb
-#   text hash     90a43b86b5746c93
+#   content hash  48ffa29d090f3996
+#   text hash     8cf9cfdbe690dc5f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

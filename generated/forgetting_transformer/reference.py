@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  045935815d77f3eb
-#   text hash     f8fc70f580e7e91d
+#   content hash  48ffa29d090f3996
+#   text hash     508186131bbb0ff4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

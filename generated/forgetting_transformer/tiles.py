@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  045935815d77f3eb
-#   text hash     3020430f2d044d88
+#   content hash  48ffa29d090f3996
+#   text hash     6e2878278208add7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  be8074baf827608d
-#   text hash     2d470ed581c4f9e8
+#   content hash  68c25c1aa8b95cb0
+#   text hash     75c93140125140b8
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

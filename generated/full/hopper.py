@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  be8074baf827608d
-#   text hash     193c554b3e1ab28e
+#   content hash  68c25c1aa8b95cb0
+#   text hash     10d5bc6434ad289e
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  be8074baf827608d
-#   text hash     687f096f8af3c0d7
+#   content hash  68c25c1aa8b95cb0
+#   text hash     c9b7e3a549108dc1
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  be8074baf827608d
-#   text hash     8a0f3c039628e4f6
+#   content hash  68c25c1aa8b95cb0
+#   text hash     10f658cbfd7ea5d5
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  be8074baf827608d
-#   text hash     989f7df044a62bf4
+#   content hash  68c25c1aa8b95cb0
+#   text hash     ec46ea728453fa29
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  be8074baf827608d
-#   text hash     90bd158436d34560
+#   content hash  68c25c1aa8b95cb0
+#   text hash     9b64949e2fa7ba5e
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d776ab1e0e087108
-#   text hash     57cd85c04cdbcf1f
+#   content hash  9db10ec17a4a2313
+#   text hash     f692c7a53316508d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d776ab1e0e087108
-#   text hash     d784f823fb949794
+#   content hash  9db10ec17a4a2313
+#   text hash     6e2f12f962dd547c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

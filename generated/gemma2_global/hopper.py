@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d776ab1e0e087108
-#   text hash     140310524d7cb40b
+#   content hash  9db10ec17a4a2313
+#   text hash     9bcd25aa9fb83a29
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d776ab1e0e087108
-#   text hash     786e97ed133cf122
+#   content hash  9db10ec17a4a2313
+#   text hash     c3033c4c0276c9c9
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d776ab1e0e087108
-#   text hash     8ef10bfdb6f358b9
+#   content hash  9db10ec17a4a2313
+#   text hash     468c134dddc5ebec
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bb62c6398356dc74
-#   text hash     5fe0f4aaf1879c23
+#   content hash  3d76597e30a36e70
+#   text hash     e995d96aaf18bd68
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bb62c6398356dc74
-#   text hash     f9adae5cc3416381
+#   content hash  3d76597e30a36e70
+#   text hash     ab0d43da771669e2
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py gets."""
 

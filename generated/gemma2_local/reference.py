@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bb62c6398356dc74
-#   text hash     a62499f50401f101
+#   content hash  3d76597e30a36e70
+#   text hash     1a1315e9bd96ce46
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bb62c6398356dc74
-#   text hash     70ea61e4b08fb795
+#   content hash  3d76597e30a36e70
+#   text hash     713c53b544c5ac5c
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bb62c6398356dc74
-#   text hash     2f4597c4762bf531
+#   content hash  3d76597e30a36e70
+#   text hash     f8c4186d533ecb3b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

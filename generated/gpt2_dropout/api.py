@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ee4be2927ac24cbe
-#   text hash     854546d08903f929
+#   content hash  0bcf244fa8b89340
+#   text hash     acac004f4284b748
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

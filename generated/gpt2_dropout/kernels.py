@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ee4be2927ac24cbe
-#   text hash     826c384d6a81ea18
+#   content hash  0bcf244fa8b89340
+#   text hash     a3cbe5223194bb59
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ee4be2927ac24cbe
-#   text hash     a8952b548fbcf288
+#   content hash  0bcf244fa8b89340
+#   text hash     63beacaa80c81d6f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

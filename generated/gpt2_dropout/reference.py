@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ee4be2927ac24cbe
-#   text hash     fd866953c9fdd93e
+#   content hash  0bcf244fa8b89340
+#   text hash     6b244398ab5d340d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

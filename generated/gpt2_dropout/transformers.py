@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ee4be2927ac24cbe
-#   text hash     a92172155f1dfd8d
+#   content hash  0bcf244fa8b89340
+#   text hash     f0a4995806bc638e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

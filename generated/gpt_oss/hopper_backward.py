@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6f071cffecd64726
-#   text hash     1c080d80f62aafc1
+#   content hash  f078e5f78ee56498
+#   text hash     c61374b9ef37ee3d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

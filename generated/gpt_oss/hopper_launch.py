@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6f071cffecd64726
-#   text hash     67c2e8a8060aa520
+#   content hash  f078e5f78ee56498
+#   text hash     07802423fbe27e1e
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py gets."""
 

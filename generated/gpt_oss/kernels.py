@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6f071cffecd64726
-#   text hash     d13502de4bd924ca
+#   content hash  f078e5f78ee56498
+#   text hash     7d485391fc0e0270
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6f071cffecd64726
-#   text hash     6647980d99de4d40
+#   content hash  f078e5f78ee56498
+#   text hash     f9c1230804692db4
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

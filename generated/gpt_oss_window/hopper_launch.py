@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  689a5d46175c6153
-#   text hash     f3f6e58051ea8e02
+#   content hash  59b87d93cd59b149
+#   text hash     1bf12af3071cfacd
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

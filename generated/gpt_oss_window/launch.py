@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  689a5d46175c6153
-#   text hash     014e164d3b5ea61f
+#   content hash  59b87d93cd59b149
+#   text hash     c15e894c76066eda
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

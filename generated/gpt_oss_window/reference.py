@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  689a5d46175c6153
-#   text hash     504ea7c7a66d6ed6
+#   content hash  59b87d93cd59b149
+#   text hash     8a6466a9b50400ec
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f00424eb379b486a
-#   text hash     9f5da43e0c5648e4
+#   content hash  d36e4f3bb010cb5f
+#   text hash     6c18ba4f8fafa4af
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

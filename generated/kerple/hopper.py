@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f00424eb379b486a
-#   text hash     22b4adac83f6202f
+#   content hash  d36e4f3bb010cb5f
+#   text hash     89fc71437bb70ba0
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f00424eb379b486a
-#   text hash     a40442685ee9e04b
+#   content hash  d36e4f3bb010cb5f
+#   text hash     059e24ac88f6be33
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f00424eb379b486a
-#   text hash     2a107a545b90c825
+#   content hash  d36e4f3bb010cb5f
+#   text hash     6b0440c071dd0988
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f00424eb379b486a
-#   text hash     99faf1dc765d32e7
+#   content hash  d36e4f3bb010cb5f
+#   text hash     52775f682d795c27
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4bd1273bd77d59f2
-#   text hash     09e3d3246364082f
+#   content hash  1d393e8085b9eac4
+#   text hash     4fcf80f681f1ef6a
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

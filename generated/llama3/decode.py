@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4bd1273bd77d59f2
-#   text hash     3b0ac8515216a0aa
+#   content hash  1d393e8085b9eac4
+#   text hash     d700ff0c3de76803
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

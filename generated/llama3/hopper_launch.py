@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4bd1273bd77d59f2
-#   text hash     4dbee3808262f5bc
+#   content hash  1d393e8085b9eac4
+#   text hash     03aead2fb32c9cf3
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4bd1273bd77d59f2
-#   text hash     9e86e1f3b91b2e62
+#   content hash  1d393e8085b9eac4
+#   text hash     5ffa8da4918fc439
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

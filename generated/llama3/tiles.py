@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4bd1273bd77d59f2
-#   text hash     04a0657518dade21
+#   content hash  1d393e8085b9eac4
+#   text hash     588d4b4b93709cbc
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  47c11247fa5ba124
-#   text hash     68997dc7a7ea5ba5
+#   content hash  8dd111e5e8759b25
+#   text hash     3768bc5aadd2c9d8
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

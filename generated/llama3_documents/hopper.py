@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  47c11247fa5ba124
-#   text hash     3c0575a722a583a6
+#   content hash  8dd111e5e8759b25
+#   text hash     24104cc74d2159c8
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

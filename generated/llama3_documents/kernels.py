@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  47c11247fa5ba124
-#   text hash     0f7332197b095eb4
+#   content hash  8dd111e5e8759b25
+#   text hash     cf1a8c775f70bd3a
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

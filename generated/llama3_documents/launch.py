@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  47c11247fa5ba124
-#   text hash     5a0f74a0bb3b9281
+#   content hash  8dd111e5e8759b25
+#   text hash     bd90d2dabace73ac
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

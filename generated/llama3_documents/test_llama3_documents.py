@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  47c11247fa5ba124
-#   text hash     6f9d95d3fcd89ab3
+#   content hash  8dd111e5e8759b25
+#   text hash     1520a6e46c140ee5
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f170083d828c06d7
-#   text hash     c028f504d69bb3a9
+#   content hash  54f52656fa0560de
+#   text hash     d5822bad005f5ede
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

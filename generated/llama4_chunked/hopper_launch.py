@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f170083d828c06d7
-#   text hash     96b395b221cbe605
+#   content hash  54f52656fa0560de
+#   text hash     76815373080e48d0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f170083d828c06d7
-#   text hash     8cd93bca1a8e45ff
+#   content hash  54f52656fa0560de
+#   text hash     edf3e7e866a1cf9d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

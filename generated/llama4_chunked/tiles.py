@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f170083d828c06d7
-#   text hash     d8471c21838b85cf
+#   content hash  54f52656fa0560de
+#   text hash     10c74c2ecf69e275
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

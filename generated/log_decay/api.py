@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  054f5ae346d9b3b4
-#   text hash     d62bded672f2dee0
+#   content hash  ff4be5711dd0120b
+#   text hash     8b096ce09b83a033
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

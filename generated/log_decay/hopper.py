@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  054f5ae346d9b3b4
-#   text hash     3fb35fffd08912f9
+#   content hash  ff4be5711dd0120b
+#   text hash     34f2716af493ec74
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

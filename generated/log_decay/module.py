@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  054f5ae346d9b3b4
-#   text hash     eefb0bcaa31b83a5
+#   content hash  ff4be5711dd0120b
+#   text hash     c314e8226878db35
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  054f5ae346d9b3b4
-#   text hash     4a993b0d634070fa
+#   content hash  ff4be5711dd0120b
+#   text hash     4a8e93b28a12ecb1
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

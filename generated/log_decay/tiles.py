@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  054f5ae346d9b3b4
-#   text hash     4c136bfe4b3d8fec
+#   content hash  ff4be5711dd0120b
+#   text hash     b155783154af8839
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

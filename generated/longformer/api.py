@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  dd88d99726899ffa
-#   text hash     89e2e463d3f76cf3
+#   content hash  00cf5e578b2b39ec
+#   text hash     c6b7b7f4b034f3c1
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  dd88d99726899ffa
-#   text hash     e62a91277bd2df28
+#   content hash  00cf5e578b2b39ec
+#   text hash     3fc436db7bef0eea
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

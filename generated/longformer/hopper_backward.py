@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  dd88d99726899ffa
-#   text hash     17cbf2965a482739
+#   content hash  00cf5e578b2b39ec
+#   text hash     c62e240711a77ede
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  dd88d99726899ffa
-#   text hash     7b553765c9166178
+#   content hash  00cf5e578b2b39ec
+#   text hash     0769ac27b8cfdbcc
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

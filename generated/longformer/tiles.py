@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  dd88d99726899ffa
-#   text hash     224e98948738dae1
+#   content hash  00cf5e578b2b39ec
+#   text hash     9741b3095df499f5
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

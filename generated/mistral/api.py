@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6c53b57f03490282
-#   text hash     a7cdd65cff6c5fe7
+#   content hash  935f17871a537edb
+#   text hash     de9807145d70cdca
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

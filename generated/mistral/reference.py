@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6c53b57f03490282
-#   text hash     dffecb64191e4cc2
+#   content hash  935f17871a537edb
+#   text hash     a31d0cd61471acc9
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6c53b57f03490282
-#   text hash     cc508aef7e70c5eb
+#   content hash  935f17871a537edb
+#   text hash     377d2fd7701b67b7
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  220203ced7708f15
-#   text hash     4123d0504080991f
+#   content hash  6bfe4c8eecd59be8
+#   text hash     6c0177372b44a6ee
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

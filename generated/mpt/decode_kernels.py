@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  220203ced7708f15
-#   text hash     9fbbde6645a50e2d
+#   content hash  6bfe4c8eecd59be8
+#   text hash     f649b25feefc7d70
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

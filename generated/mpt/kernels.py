@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  220203ced7708f15
-#   text hash     ef4433489e9eebf7
+#   content hash  6bfe4c8eecd59be8
+#   text hash     7726b4645495ff31
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

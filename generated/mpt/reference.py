@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  220203ced7708f15
-#   text hash     8f19052247649b64
+#   content hash  6bfe4c8eecd59be8
+#   text hash     28807f3ee14a99b5
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  220203ced7708f15
-#   text hash     68a1436cf2f2acf5
+#   content hash  6bfe4c8eecd59be8
+#   text hash     d0a0ac3d7f50049a
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

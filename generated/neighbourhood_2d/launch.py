@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  12f926e27c423c90
-#   text hash     bf83c76cb0fb0525
+#   content hash  a040310289783a3b
+#   text hash     b23ba1b39fee479a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  12f926e27c423c90
-#   text hash     af0a4d8991c8eaef
+#   content hash  a040310289783a3b
+#   text hash     c9ecfaf49ab4d85b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  12f926e27c423c90
-#   text hash     2426f3df3fd4c8f6
+#   content hash  a040310289783a3b
+#   text hash     a2af80d1c3e37a28
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9c1de8baf66c957c
-#   text hash     3bc42bb18d3b6bc3
+#   content hash  db9ec914f829dca8
+#   text hash     746474b4fa930b7d
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

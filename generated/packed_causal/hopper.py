@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9c1de8baf66c957c
-#   text hash     ef580d89817f7cc4
+#   content hash  db9ec914f829dca8
+#   text hash     7c9cc31d5c367997
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9c1de8baf66c957c
-#   text hash     97670fe94a83fbff
+#   content hash  db9ec914f829dca8
+#   text hash     91524f484db2c2f6
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

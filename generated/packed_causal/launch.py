@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9c1de8baf66c957c
-#   text hash     bbc1fe72750fadb6
+#   content hash  db9ec914f829dca8
+#   text hash     1985c0a2f74fcb67
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

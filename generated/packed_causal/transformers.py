@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9c1de8baf66c957c
-#   text hash     0e76a4fffc4e9ac0
+#   content hash  db9ec914f829dca8
+#   text hash     b354110c818634a1
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8392a2d032783ff2
-#   text hash     71f3e1cebd4cbb28
+#   content hash  0e55addfdde9fc39
+#   text hash     a105bef951d495c8
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8392a2d032783ff2
-#   text hash     20b6758ea61bfd67
+#   content hash  0e55addfdde9fc39
+#   text hash     f5619bbfd3c25892
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py gets."""
 

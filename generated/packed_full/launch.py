@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8392a2d032783ff2
-#   text hash     7d9d13dbd7a7a14d
+#   content hash  0e55addfdde9fc39
+#   text hash     8302359b1bd76088
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8392a2d032783ff2
-#   text hash     9f2b377937dffc33
+#   content hash  0e55addfdde9fc39
+#   text hash     ee0ad61a9d0febe2
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8392a2d032783ff2
-#   text hash     210a6324ab833dcd
+#   content hash  0e55addfdde9fc39
+#   text hash     654fba5bc270ff62
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

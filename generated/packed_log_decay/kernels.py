@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  321886691b42ee4a
-#   text hash     93bf416f25b3d229
+#   content hash  38eec0700c3c77c6
+#   text hash     1c41db3cab8ad63b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  321886691b42ee4a
-#   text hash     9ce8d47414fa6f70
+#   content hash  38eec0700c3c77c6
+#   text hash     38831d7b7da930a2
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

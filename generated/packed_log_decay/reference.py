@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  321886691b42ee4a
-#   text hash     8c375a29431dbdc8
+#   content hash  38eec0700c3c77c6
+#   text hash     62f0a3e294629381
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  321886691b42ee4a
-#   text hash     a4a35dd7b8fe1a1b
+#   content hash  38eec0700c3c77c6
+#   text hash     70fda9633a0a19c4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

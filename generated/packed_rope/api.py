@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9dec9944acefdceb
-#   text hash     0c61dd97963847b0
+#   content hash  0f0ce3707d1851ec
+#   text hash     353d2bb4d9b4fb55
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

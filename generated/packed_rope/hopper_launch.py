@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9dec9944acefdceb
-#   text hash     36786227ea23800b
+#   content hash  0f0ce3707d1851ec
+#   text hash     97a09973b7620832
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9dec9944acefdceb
-#   text hash     d24513ebd06193c1
+#   content hash  0f0ce3707d1851ec
+#   text hash     cedb0555a2526745
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

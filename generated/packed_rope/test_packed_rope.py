@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9dec9944acefdceb
-#   text hash     6b56c40e6282e7e7
+#   content hash  0f0ce3707d1851ec
+#   text hash     c908ad5114eb93c7
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

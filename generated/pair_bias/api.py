@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  34776b1003d0cd22
-#   text hash     7e8b9e8c0e32ec3d
+#   content hash  8ba12dfbe35d8c14
+#   text hash     fd679395d7607eff
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  34776b1003d0cd22
-#   text hash     f3e5eadbf0914c74
+#   content hash  8ba12dfbe35d8c14
+#   text hash     c920efcc68227e09
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

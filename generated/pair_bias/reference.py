@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  34776b1003d0cd22
-#   text hash     5a638708610c5b5e
+#   content hash  8ba12dfbe35d8c14
+#   text hash     af7f4f34424a5a52
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

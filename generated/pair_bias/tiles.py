@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  34776b1003d0cd22
-#   text hash     443f29de71e3a96b
+#   content hash  8ba12dfbe35d8c14
+#   text hash     db7d8232a76d6bd8
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  34776b1003d0cd22
-#   text hash     ff2928984b49c53a
+#   content hash  8ba12dfbe35d8c14
+#   text hash     dc68e9bef69f59eb
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2c5c6f17732e36fc
-#   text hash     8b20bfac26173edc
+#   content hash  ca35d83266306416
+#   text hash     aaa346942c333c62
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2c5c6f17732e36fc
-#   text hash     76baa46c9e382e19
+#   content hash  ca35d83266306416
+#   text hash     5cc84888963bc915
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -45,9 +45,13 @@ def split_of(q, k, v, longest, split_size):
     block_n, warps, stages, keys = many if block_m > 16 else long if split_size and split_size >= 512 else short
     if runtime.INTERPRETED:
         block_n, warps, stages, keys = 32, 4, 1, 64 if rows <= 16 else 256
+    return block_m, block_n, warps, stages, keys_of_split(q, rows, longest, split_size, keys)
+
+
+def keys_of_split(q, rows, longest, split_size, keys):
+    """Keys of a split: those that the call asks for, or else `keys`."""
     # enough rows to fill a GPU: each program goes through all keys
-    keys = WHOLE if rows > 256 and longest * q.shape[-2] > 2048 else split_size or keys
-    return block_m, block_n, warps, stages, keys
+    return WHOLE if rows > 256 and longest * q.shape[-2] > 2048 else split_size or keys
 
 
 def _many(q):
@@ -63,7 +67,8 @@ def count_splits(keys, longest, max_seqlen_k, reach, first_keys):
 
 def workspace_size(q, k, v, longest, max_seqlen_k, split_size, reach, first_keys):
     """How many float32 values the parts of all splits take: of each a row of v's width, and its LSE."""
-    splits = count_splits(split_of(q, k, v, longest, split_size)[-1], longest, max_seqlen_k, reach, first_keys)
+    keys = split_of(q, k, v, longest, split_size)[-1]
+    splits = count_splits(keys, longest, max_seqlen_k, reach, first_keys)
     return q.numel() // q.shape[-1] * splits * (v.shape[-1] + 1)
 
 

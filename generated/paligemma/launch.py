@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2c5c6f17732e36fc
-#   text hash     1e19d9e629fbb96f
+#   content hash  ca35d83266306416
+#   text hash     43fb03ed415a535e
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

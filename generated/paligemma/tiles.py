@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2c5c6f17732e36fc
-#   text hash     0fced05163f1f5c3
+#   content hash  ca35d83266306416
+#   text hash     466ca397d756a916
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

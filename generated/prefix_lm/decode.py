@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c2045cc8b0b62f04
-#   text hash     a0a0acad11ea71fd
+#   content hash  40ccfcd8c4c6fc7b
+#   text hash     39d7bea5c2d7a648
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

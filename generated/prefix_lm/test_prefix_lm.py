@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c2045cc8b0b62f04
-#   text hash     ccffae1263a1f991
+#   content hash  40ccfcd8c4c6fc7b
+#   text hash     7e9f9acc89650591
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c2045cc8b0b62f04
-#   text hash     cc191f66217ec757
+#   content hash  40ccfcd8c4c6fc7b
+#   text hash     bc84d2810aba2431
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c2045cc8b0b62f04
-#   text hash     06194061d7bf89e1
+#   content hash  40ccfcd8c4c6fc7b
+#   text hash     e367abad0efca397
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

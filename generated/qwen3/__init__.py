@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  587d000c016dc814
-#   text hash     b4d1f18d2296fc44
+#   content hash  76f73dfd8130095e
+#   text hash     73931aba055a8fe4
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  587d000c016dc814
-#   text hash     88562cc7f854b839
+#   content hash  76f73dfd8130095e
+#   text hash     4c71b2e1c2e341cf
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  587d000c016dc814
-#   text hash     3e53235c5b9a5d1c
+#   content hash  76f73dfd8130095e
+#   text hash     41587dc3833373ed
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

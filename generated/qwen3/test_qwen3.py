@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  587d000c016dc814
-#   text hash     30448c2448609d07
+#   content hash  76f73dfd8130095e
+#   text hash     f48100c569a2c6cc
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  587d000c016dc814
-#   text hash     de75625f9eda631e
+#   content hash  76f73dfd8130095e
+#   text hash     7f710abcbdb4fac0
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

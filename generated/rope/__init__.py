@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4167027a76123d8b
-#   text hash     8006741e1b1f3526
+#   content hash  4df2c5e9352a45bb
+#   text hash     505732cd4e880435
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

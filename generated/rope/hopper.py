@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4167027a76123d8b
-#   text hash     8c663ee3a7c80580
+#   content hash  4df2c5e9352a45bb
+#   text hash     43ae53f226d776a5
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

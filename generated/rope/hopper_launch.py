@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4167027a76123d8b
-#   text hash     7757a32f288e049b
+#   content hash  4df2c5e9352a45bb
+#   text hash     86c034be3eaa95df
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

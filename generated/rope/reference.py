@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4167027a76123d8b
-#   text hash     28231278c53730b3
+#   content hash  4df2c5e9352a45bb
+#   text hash     4f8f54002850616e
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4167027a76123d8b
-#   text hash     41641fc990b472d4
+#   content hash  4df2c5e9352a45bb
+#   text hash     e84d0eb211feef9c
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

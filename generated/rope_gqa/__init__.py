@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  854b1b9420f8629a
-#   text hash     ca6f6f811c6aa309
+#   content hash  790abb9368c482ac
+#   text hash     400128d16ff0c58a
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

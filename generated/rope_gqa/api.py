@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  854b1b9420f8629a
-#   text hash     cf8809bd7f3eb1af
+#   content hash  790abb9368c482ac
+#   text hash     1af2d8c519031a71
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

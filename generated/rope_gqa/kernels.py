@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  854b1b9420f8629a
-#   text hash     bc5772e7ff76243e
+#   content hash  790abb9368c482ac
+#   text hash     48a42815096e6701
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  854b1b9420f8629a
-#   text hash     d5cee9590b5877a9
+#   content hash  790abb9368c482ac
+#   text hash     55bdc5681f37b6ed
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

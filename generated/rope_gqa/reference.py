@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  854b1b9420f8629a
-#   text hash     2ce6f85a545634f9
+#   content hash  790abb9368c482ac
+#   text hash     faa11a7deb5f29a3
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

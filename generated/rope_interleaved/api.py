@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  515afe14bb8e0482
-#   text hash     7afa0c0962bc79eb
+#   content hash  035169218b5ca518
+#   text hash     69a5b153b745878a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

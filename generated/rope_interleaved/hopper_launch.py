@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  515afe14bb8e0482
-#   text hash     e8699f4eaf024a5f
+#   content hash  035169218b5ca518
+#   text hash     c8b20b36793c4cc3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py gets."""
 

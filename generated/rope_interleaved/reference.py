@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  515afe14bb8e0482
-#   text hash     82c18ee74d274120
+#   content hash  035169218b5ca518
+#   text hash     60c09b9fff9f3ce0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a8f6ed637e736ad8
-#   text hash     b77ca8a9a56860a4
+#   content hash  d0a5cd3e2efcaaf9
+#   text hash     59b6b31055030871
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a8f6ed637e736ad8
-#   text hash     cd149c6cce489f26
+#   content hash  d0a5cd3e2efcaaf9
+#   text hash     de8f9601370866c4
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a8f6ed637e736ad8
-#   text hash     b3bdfececb7de2c9
+#   content hash  d0a5cd3e2efcaaf9
+#   text hash     c4e87e7a5ae9dc96
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

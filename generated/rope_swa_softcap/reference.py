@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a8f6ed637e736ad8
-#   text hash     e4c8c60491c0962a
+#   content hash  d0a5cd3e2efcaaf9
+#   text hash     0a6c01c8f160bc9d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

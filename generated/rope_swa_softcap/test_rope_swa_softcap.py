@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a8f6ed637e736ad8
-#   text hash     60c8a5dfcbea0784
+#   content hash  d0a5cd3e2efcaaf9
+#   text hash     ea12c9178280742a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2560dfd66c28f0bb
-#   text hash     2b9913eb9b30914d
+#   content hash  3e289f4627358e6b
+#   text hash     d083eebbbc101d94
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2560dfd66c28f0bb
-#   text hash     d6c841e36e492e00
+#   content hash  3e289f4627358e6b
+#   text hash     ace668f9f8247b20
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

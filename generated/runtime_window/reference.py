@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2560dfd66c28f0bb
-#   text hash     1cbe0fae4122954b
+#   content hash  3e289f4627358e6b
+#   text hash     f733fa1986ed1fbb
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2560dfd66c28f0bb
-#   text hash     2bfb96012f287483
+#   content hash  3e289f4627358e6b
+#   text hash     4cdd2842d00bc68d
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2560dfd66c28f0bb
-#   text hash     54427c8b796dcfdf
+#   content hash  3e289f4627358e6b
+#   text hash     0bee15b56278ebaf
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

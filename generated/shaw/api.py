@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f293d4aba92afa0a
-#   text hash     0e5d1bffcc1698cb
+#   content hash  bcbd8649a3db7884
+#   text hash     cb32d29eeba84f72
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

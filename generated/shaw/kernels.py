@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f293d4aba92afa0a
-#   text hash     3025db15fafbe87e
+#   content hash  bcbd8649a3db7884
+#   text hash     eec2e2cee5e1de28
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f293d4aba92afa0a
-#   text hash     ae7f90b912b9191c
+#   content hash  bcbd8649a3db7884
+#   text hash     91c909d53b9a5d6b
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f293d4aba92afa0a
-#   text hash     0f57d6af2618c2f4
+#   content hash  bcbd8649a3db7884
+#   text hash     dbfc83891484ca62
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

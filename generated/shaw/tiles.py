@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f293d4aba92afa0a
-#   text hash     24304e1d388edcf2
+#   content hash  bcbd8649a3db7884
+#   text hash     d6bc703781594493
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

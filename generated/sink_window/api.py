@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d4dff23c694a372b
-#   text hash     4d8ab6c9f8c3e1f2
+#   content hash  9f78c8c85aa081fd
+#   text hash     5d96779522dd990c
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

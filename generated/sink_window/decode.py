@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d4dff23c694a372b
-#   text hash     62809d8c44168714
+#   content hash  9f78c8c85aa081fd
+#   text hash     4c8356fd646ebb2e
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d4dff23c694a372b
-#   text hash     a359e242824d778c
+#   content hash  9f78c8c85aa081fd
+#   text hash     78f92b722db15a1d
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

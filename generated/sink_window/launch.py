@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d4dff23c694a372b
-#   text hash     e9665459c87f969d
+#   content hash  9f78c8c85aa081fd
+#   text hash     21cad7ab7b8536df
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d4dff23c694a372b
-#   text hash     9fd0d8c369ca8cbb
+#   content hash  9f78c8c85aa081fd
+#   text hash     b84e3c9b1d32abf3
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

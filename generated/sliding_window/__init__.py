@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  82022211efbba95d
-#   text hash     1ab8c92811c29f1a
+#   content hash  1ed7f58a7c0f8aab
+#   text hash     64ff4c951883dbdf
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

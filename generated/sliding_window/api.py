@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  82022211efbba95d
-#   text hash     cf7c36e088162f06
+#   content hash  1ed7f58a7c0f8aab
+#   text hash     c02681ffd92181ea
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

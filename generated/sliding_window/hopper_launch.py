@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  82022211efbba95d
-#   text hash     b4ddab0f36e05129
+#   content hash  1ed7f58a7c0f8aab
+#   text hash     b550addbdf27b98e
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  82022211efbba95d
-#   text hash     68f2d942ef8dbf1d
+#   content hash  1ed7f58a7c0f8aab
+#   text hash     2a987d97a7ec9f2f
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

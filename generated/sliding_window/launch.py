@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  82022211efbba95d
-#   text hash     f65d2c1722bbd350
+#   content hash  1ed7f58a7c0f8aab
+#   text hash     13ef50881e2f5cd6
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8bd9ec9f746ba94a
-#   text hash     923393fa0b2a3f5d
+#   content hash  e6ab62664888d69d
+#   text hash     70afc1f0e37bc87d
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

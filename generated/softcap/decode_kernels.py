@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8bd9ec9f746ba94a
-#   text hash     ade46706d3ff4459
+#   content hash  e6ab62664888d69d
+#   text hash     910c2366e081270d
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

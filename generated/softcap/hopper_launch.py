@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8bd9ec9f746ba94a
-#   text hash     109bbedf5072c857
+#   content hash  e6ab62664888d69d
+#   text hash     bdb811e0ac39266f
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

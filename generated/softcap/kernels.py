@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8bd9ec9f746ba94a
-#   text hash     8d5b3d800c0c0dab
+#   content hash  e6ab62664888d69d
+#   text hash     f03f80b7787fd60a
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8bd9ec9f746ba94a
-#   text hash     b360131d023a2215
+#   content hash  e6ab62664888d69d
+#   text hash     76513d59a14d8eb8
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

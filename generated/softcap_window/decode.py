@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  939f8cb10a0c1604
-#   text hash     26447e42e03e3d5a
+#   content hash  865265d25b95655d
+#   text hash     8f33d5b895debc6e
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

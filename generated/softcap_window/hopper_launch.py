@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  939f8cb10a0c1604
-#   text hash     9aeef0a32a8a4dc9
+#   content hash  865265d25b95655d
+#   text hash     f16abbda0a8a3169
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

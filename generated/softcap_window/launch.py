@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  939f8cb10a0c1604
-#   text hash     50beff95c8a0e1f3
+#   content hash  865265d25b95655d
+#   text hash     136a30e0b9dd8f61
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

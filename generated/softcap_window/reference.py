@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  939f8cb10a0c1604
-#   text hash     14b89d0a2dcba8c9
+#   content hash  865265d25b95655d
+#   text hash     d8b58114cd7ccdcc
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  939f8cb10a0c1604
-#   text hash     5982196a25ee07de
+#   content hash  865265d25b95655d
+#   text hash     0bb6ead07bc7ada1
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

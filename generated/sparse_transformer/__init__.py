@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  03387ffbd13bf79d
-#   text hash     344a0fb6fc3fed4b
+#   content hash  d871a025f1df02a5
+#   text hash     9448998657cf111d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  03387ffbd13bf79d
-#   text hash     740ccd81187fcc8d
+#   content hash  d871a025f1df02a5
+#   text hash     b582a8255e4bc890
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

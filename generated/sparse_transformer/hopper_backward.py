@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  03387ffbd13bf79d
-#   text hash     5188707e1ac90fc8
+#   content hash  d871a025f1df02a5
+#   text hash     4d9e6dc10f02356e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

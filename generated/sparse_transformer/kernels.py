@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  03387ffbd13bf79d
-#   text hash     8c40953dbb1dd70f
+#   content hash  d871a025f1df02a5
+#   text hash     fe3d4727f729bbd1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  03387ffbd13bf79d
-#   text hash     a2cd38607a0056b7
+#   content hash  d871a025f1df02a5
+#   text hash     09864fd2de59bf21
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

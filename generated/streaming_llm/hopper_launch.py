@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e5a854a861495d2b
-#   text hash     e1cce0aa823bc672
+#   content hash  094be04562d9591f
+#   text hash     633ab20afc8c0566
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py gets."""
 

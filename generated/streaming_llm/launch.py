@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e5a854a861495d2b
-#   text hash     64a68d056fb65287
+#   content hash  094be04562d9591f
+#   text hash     cd1d3b3017fe33e9
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

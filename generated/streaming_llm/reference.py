@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e5a854a861495d2b
-#   text hash     785cf1c777520ee7
+#   content hash  094be04562d9591f
+#   text hash     b886a3635f25e493
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

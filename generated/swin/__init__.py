@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  16afc8743e8259cb
-#   text hash     9d6ea0a06e993576
+#   content hash  b1f2d1620f4cedb9
+#   text hash     1caa03eb114c50b6
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  16afc8743e8259cb
-#   text hash     6d04b6372aaf0204
+#   content hash  b1f2d1620f4cedb9
+#   text hash     cf01ef9733d6cdd9
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  16afc8743e8259cb
-#   text hash     edc2ed0c2c36b807
+#   content hash  b1f2d1620f4cedb9
+#   text hash     981d1dae818bfd22
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

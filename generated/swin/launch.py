@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  16afc8743e8259cb
-#   text hash     a12ce35f40f09ba0
+#   content hash  b1f2d1620f4cedb9
+#   text hash     c079b9690730e074
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  16afc8743e8259cb
-#   text hash     3cf0745530ab0ca2
+#   content hash  b1f2d1620f4cedb9
+#   text hash     f7addc3bdd75fe4a
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

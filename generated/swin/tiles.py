@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  16afc8743e8259cb
-#   text hash     b66f80a6f99301ab
+#   content hash  b1f2d1620f4cedb9
+#   text hash     e3de708c4f718988
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

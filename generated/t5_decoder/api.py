@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e7777ece98273744
-#   text hash     b753943c6e414065
+#   content hash  83f17c60c841dc9c
+#   text hash     a3eb46d6a19ba109
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

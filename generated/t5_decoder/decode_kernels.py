@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e7777ece98273744
-#   text hash     4cf57fa971ec3a62
+#   content hash  83f17c60c841dc9c
+#   text hash     555aa606af9306b4
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

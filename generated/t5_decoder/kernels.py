@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e7777ece98273744
-#   text hash     13f6715b6613b66a
+#   content hash  83f17c60c841dc9c
+#   text hash     320aa02ff8ed050b
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e7777ece98273744
-#   text hash     ae0b9cbb28213d08
+#   content hash  83f17c60c841dc9c
+#   text hash     871a46a79a463081
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5c5d5f85b58dc57b
-#   text hash     660178f4a52a99eb
+#   content hash  ab0b72b3d6767812
+#   text hash     fea033ab9aaf6ae3
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

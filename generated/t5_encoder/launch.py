@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5c5d5f85b58dc57b
-#   text hash     8dda35c4eadb0818
+#   content hash  ab0b72b3d6767812
+#   text hash     b91d2f5e7ad5f89d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5c5d5f85b58dc57b
-#   text hash     dcb7bab681526f01
+#   content hash  ab0b72b3d6767812
+#   text hash     b703ec6ede6a35e7
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5c5d5f85b58dc57b
-#   text hash     6fb4942e8ce5a92c
+#   content hash  ab0b72b3d6767812
+#   text hash     bd410d531780764a
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

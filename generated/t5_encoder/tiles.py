@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5c5d5f85b58dc57b
-#   text hash     4e85e6bc2e0d8124
+#   content hash  ab0b72b3d6767812
+#   text hash     bf0763a0ddf1f068
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e18d434b73a615f7
-#   text hash     b330febbfaefc0ed
+#   content hash  2cda4cce1fed8a7b
+#   text hash     a56a4b545ebe78a2
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

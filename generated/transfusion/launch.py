@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e18d434b73a615f7
-#   text hash     ed443e7fc7840e98
+#   content hash  2cda4cce1fed8a7b
+#   text hash     d6a100acfe73123a
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

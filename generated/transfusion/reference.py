@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e18d434b73a615f7
-#   text hash     e3cbf5814c2211e1
+#   content hash  2cda4cce1fed8a7b
+#   text hash     a4e077a328b44f5a
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e18d434b73a615f7
-#   text hash     ba094444d5a82221
+#   content hash  2cda4cce1fed8a7b
+#   text hash     4f976427a2905839
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

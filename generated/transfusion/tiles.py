@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e18d434b73a615f7
-#   text hash     28df6de01e87b639
+#   content hash  2cda4cce1fed8a7b
+#   text hash     010e7d9e67f78950
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

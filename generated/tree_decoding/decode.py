@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6dba9c0913569772
-#   text hash     f09df0b6e6417fb1
+#   content hash  3d16f124df4b601a
+#   text hash     f0ec74176327f025
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6dba9c0913569772
-#   text hash     0f207bbf01ecbb33
+#   content hash  3d16f124df4b601a
+#   text hash     09f5702d38ce81db
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py gets."""
 

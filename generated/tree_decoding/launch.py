@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6dba9c0913569772
-#   text hash     b1bf97f6a5400acd
+#   content hash  3d16f124df4b601a
+#   text hash     c7346297bbf7e5de
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

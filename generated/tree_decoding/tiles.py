@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6dba9c0913569772
-#   text hash     523e0cb8f99fb512
+#   content hash  3d16f124df4b601a
+#   text hash     95d195134edc2991
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

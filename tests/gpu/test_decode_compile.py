@@ -50,3 +50,47 @@ def test_kernels_compile(compiler: Compiler, tmp_path: Path, name: str, width: i
         return
     # a loop that loads as it goes would have one tile of keys and one of values at most
     assert shared >= 2 * 2 * (16 if width >= 256 else 32) * width * 2
+
+
+HOPPER = """
+import sys
+from pathlib import Path
+import unformatted
+from attnforge.gpu import compile
+target = compile.targets(["sm_90"])["sm_90"]
+
+folder = Path(sys.argv[1])
+launches = unformatted.launches(folder / "some.yaml", folder, 576, sys.argv[3])
+(case,) = launches.decoding_on_hopper(int(sys.argv[2]))
+made, _ = compile.compiled(case, target)
+waits = made.asm["ptx"].count("griddepcontrol.wait"), made.asm["ptx"].count("griddepcontrol.launch_dependents")
+found = compile.measured(case, target)
+print(found.spills, found.shared, found.threads, found.matrix["wgmma.mma_async"], *waits)
+print(*found.warnings)
+"""
+LATENT = {
+    "causal": "mask: [causal]",
+    "capped window": "mask: [causal, sliding_window: {size: 500}]\nscore: [softcap: {cap: 30.0}, alibi]\nsink: true",
+    "tree": "mask: [tree]",
+    "first keys": "mask: [causal, any: [sliding_window: {size: 500}, expr: 'k < 4']]",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "page", "dtype"),
+    [("causal", 64, "fp16"), ("causal", 16, "bf16"), ("causal", 24, "bf16"), *((name, 64, "bf16") for name in LATENT)],
+)
+def test_kernels_for_hopper_gpus_compile(compiler: Compiler, tmp_path: Path, name: str, page: int, dtype: str) -> None:
+    (tmp_path / "some.yaml").write_text(f"name: some\nlatent: true\nexports: [decode]\n{LATENT[name]}\n")
+    numbers, warnings = compiler.run(HOPPER, tmp_path, str(page), dtype)
+    spills, shared, threads, products, *waits = map(int, numbers.split())
+    # boxes of 8 rows, and keys in two ranges, take the loader more registers than it has
+    assert spills <= (32 if page % 16 or name == "first keys" else 0)
+    # queries and two tiles of keys
+    assert 2 * (64 + 2 * 64) * 576 <= shared <= 227 * 1024
+    # three workers, and a loader that counts as one
+    assert threads == 16 * 32
+    # of 16 columns of q, and of 16 keys and 128 columns of values
+    assert products == 576 // 16 + 64 // 16 * 4
+    assert waits == [1, 1]
+    assert "serialized" not in warnings

@@ -129,6 +129,144 @@ def test_latent_heads(heads: int, page: int, dtype: torch.dtype) -> None:
     check(list(lse.split(s.new, 1)), wanted_lse, 1e-3)
 
 
+hopper = pytest.mark.skipif(not GPU or torch.cuda.get_device_capability() != (9, 0), reason="needs a Hopper GPU")
+
+
+class Latent:
+    """The shipped variant of latent heads, whose calls each choose a target; what was remembered is forgotten."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.module, self.monkeypatch = load("deepseek_mla_absorbed"), monkeypatch
+        self.runtime = importlib.import_module("generated.deepseek_mla_absorbed.runtime")
+        self.ask("")
+
+    def ask(self, target: str) -> None:
+        """Has calls take the kernels of a target."""
+        self.monkeypatch.setenv("ATTNFORGE_TARGET", target)
+        self.runtime.LaunchCache.known.clear()
+        self.module.decode.CALLS.clear()
+
+    def took(self) -> set[str]:
+        """The modules of the kernels that attended since then."""
+        known = [cache.tiles["decode"] for cache in self.runtime.LaunchCache.known.values() if "decode" in cache.tiles]
+        return {best[-1].__name__.rpartition(".")[2] if best else "decode_kernels" for best in known}
+
+
+@hopper
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("page", [0, 8, 16, 24, 64, 256])
+@pytest.mark.parametrize(("heads", "new"), [(128, 1), (64, 1), (128, 3), (20, 5)])
+def test_latent_heads_on_hopper_gpus(
+    heads: int, new: int, page: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lengths around the borders of tiles and of splits; rows of nobody are NaN, entries that nobody needs no pages."""
+    package = Latent(monkeypatch)
+    lengths = [5000, 1, 0, 63, 64, 65, 127, 128, 129, 1023, 1024, 1025, 2048, 2049]
+    s = latent(lengths, new, heads, dtype)
+    cache = Cache(s, page or 16, paged=bool(page)).fill(package.module.decode.append)
+    given = {**cache.pages(), **s.cuts(), "return_lse": True}
+    if page:
+        used = torch.tensor([-(-n // page) for n in lengths], device="cuda")[:, None]
+        table = given["page_table"]
+        place = torch.arange(table.shape[1], device="cuda")[None]
+        given["page_table"] = torch.where(place < used, table, 2**30 - 1 + place % 2).int()
+    wanted, wanted_lse = expected(package.module, s)
+    for scale in (None, -0.02):
+        more = given if scale is None else {**given, "scale": scale}
+        out, lse = package.module.decode.attend_with_cache(torch.cat(s.q), cache.k, cache.v, s.seq_lens, **more)
+        if scale is not None:
+            wanted, wanted_lse = expected(package.module, s, lambda b: {"scale": -0.02})
+        check(list(out.split(s.new)), wanted, 6e-3)
+        check(list(lse.split(s.new, 1)), wanted_lse, 1e-3)
+    assert package.took() == {"decode_hopper"}
+
+
+@hopper
+@pytest.mark.parametrize("split_size", [None, 128, 2048])
+def test_latent_heads_by_each_target(split_size: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ragged tokens among sequences without any; the second call is one that remembers."""
+    package = Latent(monkeypatch)
+    lengths, new = [700, 300, 5, 3000, 40, 0], [3, 1, 5, 2, 0, 0]
+    shape = {"width": 576, "v_width": 512, "latent": True, "device": "cuda", "dtype": torch.bfloat16}
+    s = Sequences(lengths, new, 64, 1, **shape)
+    cache = Cache(s, 64).fill(package.module.decode.append)
+    given = {**cache.pages(), **s.cuts(), "return_lse": True, "split_size": split_size}
+    q, (wanted, wanted_lse) = torch.cat([*s.q, torch.zeros_like(s.q[0])]), expected(package.module, s)
+    for target, taken in (("portable", "decode_kernels"), ("hopper", "decode_hopper"), ("", "decode_hopper")):
+        package.ask(target)
+        found = [package.module.decode.attend_with_cache(q, cache.k, cache.v, s.seq_lens, **given) for _ in range(3)]
+        assert package.took() == {taken}
+        for out, lse in found:
+            assert torch.equal(out, found[0][0]) and torch.equal(lse, found[0][1])
+            assert (out[sum(new) :] == 0).all() and (lse[:, sum(new) :] == -math.inf).all()
+            check(list(out[: sum(new)].split(new)), wanted, 6e-3)
+            check(list(lse[:, : sum(new)].split(new, 1)), wanted_lse, 1e-3)
+
+
+@hopper
+@pytest.mark.parametrize("scale", [0.0, -1.0, 1e-30])
+def test_scales_of_latent_heads(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    package, s = Latent(monkeypatch), latent([300, 65], 2)
+    cache = Cache(s, 64).fill(package.module.decode.append)
+    out = package.module.decode.attend_with_cache(
+        torch.cat(s.q), cache.k, cache.v, s.seq_lens, scale=scale, **cache.pages(), **s.cuts()
+    )
+    check(list(out.split(s.new)), expected(package.module, s, lambda b: {"scale": scale})[0], 6e-3)
+    assert package.took() == {"decode_hopper"}
+
+
+@hopper
+def test_latent_caches_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remembered launches read the cache that they get; of one that the GPU cannot copy, the portable kernel does."""
+    package = Latent(monkeypatch)
+    for seed in range(3):
+        s = latent([700, 129], 1)
+        s.q = [x + seed for x in s.q]
+        cache = Cache(s, 64).fill(package.module.decode.append)
+        out = package.module.decode.attend_with_cache(torch.cat(s.q), cache.k, cache.v, s.seq_lens, **cache.pages())
+        check(list(out.split(1)), expected(package.module, s)[0], 6e-3)
+    assert package.took() == {"decode_hopper"}
+    k = torch.empty(cache.k.numel() + 1, device="cuda", dtype=cache.k.dtype)[1:].view(cache.k.shape).copy_(cache.k)
+    moved = package.module.decode.attend_with_cache(torch.cat(s.q), k, k[..., :512], s.seq_lens, **cache.pages())
+    check([moved], [out], 6e-3)
+    assert package.took() == {"decode_hopper", "decode_kernels"}
+
+
+@hopper
+@pytest.mark.parametrize("page", [8, 16, 64])
+def test_bits_of_latent_heads_hang_on_neither_pages_nor_the_batch(page: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    package, s = Latent(monkeypatch), latent([3000, 129, 700, 65], 1)
+    decoding = package.module.decode
+    cache = Cache(s, page).fill(decoding.append)
+    out = decoding.attend_with_cache(torch.cat(s.q), cache.k, cache.v, s.seq_lens, **cache.pages())
+    for b in range(4):
+        k = s.k[b][None]
+        alone = decoding.attend_with_cache(s.q[b], k, k[..., :512], s.seq_lens[b : b + 1])
+        assert torch.equal(alone[0], out[b])
+    assert package.took() == {"decode_hopper"}
+
+
+@hopper
+def test_a_kernel_for_latent_heads_that_does_not_compile_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    package, s = Latent(monkeypatch), latent([300, 65], 1)
+    cache = Cache(s, 64).fill(package.module.decode.append)
+
+    def call() -> torch.Tensor:
+        q = torch.cat(s.q)
+        out: torch.Tensor = package.module.decode.attend_with_cache(q, cache.k, cache.v, s.seq_lens, **cache.pages())
+        return out
+
+    wanted = call()
+    package.ask("")
+    monkeypatch.setattr(package.runtime, "strip_source", lambda *_: 1 / 0)
+    monkeypatch.setattr(package.runtime, "unwilling", set())
+    with pytest.warns(UserWarning, match="portable kernels take the place of those for Hopper GPUs: ZeroDivisionError"):
+        out = call()
+    assert package.took() == {"decode_kernels"}
+    check([out], [wanted], 6e-3)
+    assert torch.equal(call(), out)
+
+
 @pytest.mark.parametrize("new", [2, 7, 40])
 def test_new_tokens_of_latent_heads(new: int) -> None:
     """Values that are columns of keys give what a copy of them gives."""

@@ -92,6 +92,27 @@ def test_comparison_of_decoding_finds(file: str, right: str, wrong: str, compile
         compared(compiler, tmp_path, "causal")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "right", "wrong"),
+    [
+        ("decode_launch", "        split_values = hopper_values", "        pass"),
+        ("decode_launch", "call.longest, splits, split_size,", "splits, split_size,"),
+        ("runtime", '"decode": ".decode_hopper"', '"decode": ".nothing"'),
+    ],
+)
+def test_comparison_of_latent_heads_finds(
+    file: str, right: str, wrong: str, compiler: Compiler, tmp_path: Path
+) -> None:
+    name = "deepseek_mla_absorbed"
+    shutil.copytree(GENERATED / name, tmp_path / name)
+    path = tmp_path / name / f"{file}.py"
+    assert right in path.read_text()
+    path.write_text(path.read_text().replace(right, wrong))
+    with pytest.raises(AssertionError, match=r"in place of|took the portable kernel"):
+        compared(compiler, tmp_path, name)
+
+
 @pytest.fixture
 def runtime() -> ModuleType:
     """The machinery of launching, the same in every package."""

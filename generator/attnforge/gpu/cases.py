@@ -59,6 +59,7 @@ class Cases(NamedTuple):
                     found += [[case] for case in self.on_hopper(name, tile)]
         if decode := self.planned.decode:
             latent = self.planned.spec.latent
+            found += [[case] for case in self.decoding_on_hopper()] if arch.removesuffix("a") == "sm_90" else []
             tile = splits.tile(latent, self.head_dim, self.dtype, arch, 128 if latent else 4)
             found += [[self.decoding(kernel, tile)] for kernel in decode.kernels]
         return found
@@ -99,9 +100,9 @@ class Cases(NamedTuple):
             found.append(_in_gluon(case, tile) if kernel.name == name else case)
         return found
 
-    def decoding(self, kernel: Kernel, tile: Tile) -> Case:
+    def decoding(self, kernel: Kernel, tile: Tile, file: str = "decode_kernels") -> Case:
         """A launch of a kernel of decoding: one query over pages, all 128 heads of it where they are latent."""
-        case = self._launch("decode_kernels", kernel, tile if kernel.step else Tile(16, 16, 4, 2))
+        case = self._launch(file, kernel, tile if kernel.step else Tile(16, 16, 4, 2))
         strides = (p.name for p in kernel.parameters if p.type == "i32" and not p.varies)
         scales = [p.name for p in kernel.parameters if p.name.endswith("_scale_ptr")]  # of float8 alone
         told = {
@@ -114,6 +115,26 @@ class Cases(NamedTuple):
             constants=case.constants | dict.fromkeys(scales) | told.get(kernel.name, {}),
             aligned=frozenset(strides),
         )
+
+    def decoding_on_hopper(self, page: int = 64) -> list[Case]:
+        """A launch of the kernel of decoding for Hopper GPUs, over pages, where there is one for such heads."""
+        on_hopper = self.planned.decode_hopper
+        if on_hopper is None or self.dtype == "fp32" or self.head_dim != 576:
+            return []
+        block_m, block_n, stages, _ = on_hopper.tile
+        case = self.decoding(on_hopper.kernel, Tile(block_m, block_n, 4, stages), "decode_hopper")
+        rows = min(block_n, page & -page)
+        told = {"STAGES": stages, "ROWS": rows, "PAGE": page, "OVERLAP": True}
+        keys = {"k_desc": f"tensordesc<{self.dtype}[1,1,{rows},64]>"}
+        return [
+            case._replace(
+                name=f"decode_hopper.{case.name}",
+                signature=case.signature | keys,
+                constants=case.constants | told,
+                options={"num_warps": 4, "maxnreg": 128},
+                gluon=True,
+            )
+        ]
 
 
 def rendered(package: emit.Package, planned: Plan, folder: Path, head_dim: int, dtype: str) -> Cases:
@@ -128,6 +149,7 @@ def written(planned: Plan, folder: Path, head_dim: int, dtype: str) -> Cases:
     try:
         files = ["kernels", *render.hopper_files(planned)]
         files += ["decode_kernels"] if planned.decode else []
+        files += ["decode_hopper"] if planned.decode_hopper else []
         files += ["statistics"] if planned.statistics else []
         modules = {file: importlib.import_module(f"generated.{planned.spec.name}.{file}") for file in files}
     finally:
@@ -170,6 +192,8 @@ def _case(kernel: Kernel, function: Any, planned: Plan, head_dim: int, dtype: st
             rows, block = known[p.block[0]], known[p.block[1]]
             shape = f"1,{rows},{block}" if planned.spec.packed else f"1,1,{rows},{block}"
             signature[p.name] = f"tensordesc<{dtype}[{shape}]>"
+        elif p.type == "strips":
+            signature[p.name] = ""  # by rows of a page
         elif p.type == "fragments":
             signature[p.name] = "tensordesc<fp32[16,256]>"
         elif p.type == "rows":

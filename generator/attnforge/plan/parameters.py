@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ..expressions.inputs import Input
 from .statements import Block, Bundle, Call
 
-_LOADED = ("tiles", "rows", "fragments")
+_LOADED = ("tiles", "rows", "fragments", "strips")
 
 
 @dataclass(frozen=True)
@@ -15,8 +15,8 @@ class Parameter:
     """A parameter of a kernel, and the launcher's text for it."""
 
     name: str
-    # tiles, rows (a value of each), fragments (tiles as products leave them), *T (pointer to elements as q has them),
-    # *fp32, *i32, *i1, i32, fp32, constexpr
+    # tiles, rows (a value of each), fragments (tiles as products leave them), strips (64 columns of a cache's rows),
+    # *T (pointer to elements as q has them), *fp32, *i32, *i1, i32, fp32, constexpr
     type: str
     given: str
     block: tuple[str, ...] = ()  # rows and columns of tiles; of rows, how many
@@ -33,6 +33,8 @@ class Parameter:
         if self.type == "fragments":
             return f"runtime.fragment_source({self.given})"
         rows = self.block[0].lower()
+        if self.type == "strips":
+            return f"runtime.strip_source({self.given}, {rows})"
         if self.type == "tiles":
             return f"runtime.tile_source({', '.join(filter(None, (self.given, rows, self.condition)))})"
         return f"runtime.vector_source({self.given}, {rows}{self.condition and f' if {self.condition} else None'})"

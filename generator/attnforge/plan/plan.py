@@ -12,8 +12,9 @@ from . import arguments, common_values, positions, rotation, running_sums, secti
 from .analysis import Analysis, analyse
 from .arguments import Argument
 from .common_values import CommonValues
-from .families import decode, hopper, statistics
+from .families import decode, decode_hopper, hopper, statistics
 from .families.decode import Decode
+from .families.decode_hopper import DecodeHopper
 from .families.hopper import Hopper
 from .families.statistics import Statistics
 from .kernel_terms import KernelTerms, Sum
@@ -67,7 +68,8 @@ class Plan:
     tables: tiles.Tables
     hopper: Hopper | None  # the kernels for Hopper GPUs, where there are any
     decode: Decode | None  # those of decoding, where the spec asks for them
-    statistics: Statistics | None  # likewise that of further results
+    decode_hopper: DecodeHopper | None  # the kernel of decoding for Hopper GPUs, where there is one
+    statistics: Statistics | None  # that of further results, where the spec asks for it
 
     rotation = rotation
     positions = positions
@@ -307,6 +309,7 @@ def build(spec: Spec) -> Plan:
     names = frozenset(function.defines for section in written for function in section.functions) | {"LOG2E", "GRAIN"}
     on_hopper = hopper.build(kernels, names)
     given = given._replace(half={arch: also(table) for arch, table in given.half.items()}, single=also(given.single))
+    decoding = decode.build(spec, taken, names)
     return Plan(
         analysis,
         taken,
@@ -315,6 +318,7 @@ def build(spec: Spec) -> Plan:
         tuned,
         given.only(on_hopper.passes if on_hopper else ()),
         on_hopper,
-        decode.build(spec, taken, names),
+        decoding,
+        decode_hopper.build(decoding, names),
         statistics.build(spec, names),
     )

@@ -35,6 +35,7 @@ _DECODING = {
     "decode_launch.py": "decode/launch.py.jinja",
     "decode_kernels.py": "decode/kernels.py.jinja",
 }
+_DECODING_ON_HOPPER = {"decode_hopper.py": "decode/hopper.py.jinja"}
 _MEASURING = {"statistics.py": "statistics/statistics.py.jinja"}
 _LAYERS = {"transformers.py": "transformers/transformers.py.jinja"}
 _MODULE = {"module.py": "module/module.py.jinja"}
@@ -57,6 +58,7 @@ def render(spec: Spec) -> dict[str, str]:
     values = _values(spec)
     files = _FILES | {f"{name}.py": f"hopper/{name}.py.jinja" for name in hopper_files(values["plan"])}
     files |= _DECODING if values["plan"].decode else {}
+    files |= _DECODING_ON_HOPPER if values["plan"].decode_hopper else {}
     files |= _MEASURING if values["plan"].statistics else {}
     files |= _LAYERS if values["transformers"] else {}
     files |= _MODULE if values["module"] else {}

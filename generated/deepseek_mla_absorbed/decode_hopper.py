@@ -1,0 +1,391 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/deepseek_mla_absorbed.yaml
+#   content hash  0145f20b57ad8daf
+#   text hash     d9cfa2dc637c7047
+#   render with   attnforge render specs/deepseek_mla_absorbed.yaml
+"""`attend_split` of decode_kernels.py for latent heads on Hopper GPUs, in Gluon; names as at the head of that file.
+
+Keys have 576 columns, of which the first 512 are values, too. A program has a tile of BLOCK_M = 64 rows. In it one warp
+loads tiles of BLOCK_N keys, and three workers of four warps each share what is done with a tile:
+
+    load_keys     waits until a half of a stage is free, and has the next tile of keys copied into it
+    score_keys    the product that makes the scores of all rows, and of these their weights
+    add_values    two workers, each for 256 columns of values: the product that adds the weighted values of a tile
+
+So one tile is scored while the values of the one before it are added up. A half of a stage is ready once all its bytes
+have come, and free once the worker whose values it holds is done with it: by then it has been scored. Two tiles of
+weights are handed on in turns; beside each stands what the sums of rows shrink by, and in the end what divides them.
+
+Copies are boxes of ROWS keys by 64 columns, which stand in one page: PAGE is a multiple of ROWS, unless there is but
+one page. Boxes of keys that no row sees are of page -1, which holds zeros. What comes along with keys that are seen,
+and is outside of [lo, hi), may be anything: scores hide it, and values are cleared.
+
+Tensors in shared memory
+    q_buffer        [2, BLOCK_M, 256]: columns 0 to 511 of the queries; those behind stay in registers, q_rest
+    k_buffer        [2 * STAGES, BLOCK_N, 256]: columns 0 to 511 of keys, a half of them for each half of a stage
+    rest_buffer     [STAGES, BLOCK_N, 64]: the columns behind, which come with the first half
+    k_boxes, ..     the same memory as copies fill it, [.., 1, 1, ROWS, 64]: all boxes of 64 columns, then the next ones
+    p_buffer        [2, BLOCK_M, BLOCK_N]: weights
+    shrinks         [2, BLOCK_M], and shares [BLOCK_M], float32: what an earlier and the last sum is multiplied by
+
+Layouts
+    SCORES     [BLOCK_M, BLOCK_N] in registers, as a product leaves them; a quad of threads holds a row
+    OUT        [BLOCK_M, 256], likewise
+    SUMS       [BLOCK_M, 8]: each thread adds up its own columns of SCORES
+    WIDE       [rows, 64], 16 bytes of a row in each thread, as memory takes them
+"""
+
+import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
+)  # fmt: skip
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from . import runtime
+from .decode_kernels import find_sequence, key_span, nth_of
+from .kernels import LOG2E, partial_row_sums
+
+copy_tile, view = runtime.gluon_copy_of_tiles(), runtime.gluon_view_of_tiles()
+
+
+@gluon.jit
+def find_work(sequences, GROUP: gl.constexpr, BLOCK_M: gl.constexpr):
+    """Sequence, tile, slot and key head of a program, tokens and keys, where its split begins, and whether it has any."""
+    (
+        seq_lens_ptr, cu_seqlens_q_ptr, max_seqlen_k, reach, first_keys, tokens, longest, splits, split_size
+    ) = sequences  # fmt: skip
+    tiles, b = tl.cdiv(longest * GROUP, BLOCK_M), tl.program_id(1)
+    tile, rest = tl.program_id(0) % tiles, tl.program_id(0) // tiles
+    slot, kv_h = rest % splits, rest // splits
+    token, q_len, k_len = find_sequence(seq_lens_ptr, cu_seqlens_q_ptr, b, tokens, longest, max_seqlen_k)
+    first_split = tl.maximum(k_len - q_len - reach, 0) // split_size
+    split_begin = nth_of(slot, tl.cdiv(first_keys, split_size), first_split) * split_size
+    there = (tile * BLOCK_M < q_len * GROUP) & (split_begin < k_len)
+    return b, tile, slot, kv_h, token, q_len, k_len, split_begin, there
+
+
+@gluon.jit
+def find_rows(tile, q_len, kv_h, GROUP: gl.constexpr, BLOCK_M: gl.constexpr, LAYOUT: gl.constexpr):
+    """Places of a tile's rows, their tokens and their heads; rows behind the last one read what that one does."""
+    place = tile * BLOCK_M + gl.arange(0, BLOCK_M, gl.SliceLayout(1, LAYOUT))
+    return place, tl.minimum(place // GROUP, q_len - 1), kv_h * GROUP + place % GROUP
+
+
+@gluon.jit
+def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
+    """Barriers for the stages of a buffer."""
+    made = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(COUNT):
+        mbarrier.init(made.index(i), count=ARRIVALS)
+    return made
+
+
+@gluon.jit
+def load_queries(q_ptr, q_place, inside, sign, q_buffer, room, SCORES: gl.constexpr, WIDE: gl.constexpr):
+    """Put a tile of queries into shared memory; the last columns, which are returned, pass through `room` into registers.
+
+    Where `sign` is negative they change theirs.
+    """
+    column = gl.arange(0, 64, gl.SliceLayout(0, WIDE))
+    place = q_ptr + q_place[:, None] + column[None, :]
+    inside = inside[:, None] & (column < 64)[None, :]
+    for strip in gl.static_range(9):
+        q_strip = tl.load(place + strip * 64, mask=inside, other=0.0)
+        if sign < 0:
+            q_strip = -q_strip
+        if strip < 8:
+            q_buffer.index(strip // 4).slice(strip % 4 * 64, 64, 1).store(q_strip)
+        else:
+            room.store(q_strip)
+    fence_async_shared()
+    tl.debug_barrier()
+    q_rest = room.load(gl.DotOperandLayout(0, SCORES, 2))
+    # the first weights take its place
+    tl.debug_barrier()
+    return q_rest
+
+
+@gluon.jit
+def copy_keys(
+    at, k_start, b, kv_h, lo, hi, k_desc, pages_ptr, boxes, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
+    PAGE: gl.constexpr, ROWS: gl.constexpr
+):  # fmt: skip
+    """Copy one tile of keys, a half of its columns as soon as there is room for it."""
+    k_boxes, rest_boxes, k_ready, k_free = boxes
+    COUNT: gl.constexpr = BLOCK_N // ROWS
+    stage, phase = at % STAGES, at // STAGES & 1
+    for half in gl.static_range(2):
+        place = stage * 2 + half
+        ready = k_ready.index(place)
+        mbarrier.wait(k_free.index(place), phase ^ 1)
+        mbarrier.expect(ready, BLOCK_N * (5 - half) * 64 * 2)
+        for i in tl.range(0, COUNT):
+            page, slot = b, k_start + i * ROWS
+            if pages_ptr is not None:
+                # entries of keys that no row sees are not read: their pages may be somebody else's by now
+                page = tl.load(pages_ptr + slot // PAGE, mask=(slot < hi) & (slot + ROWS > lo), other=-1)
+                slot = slot % PAGE
+            if half == 0:
+                copy_tile(k_desc, [page, kv_h, slot, 512], ready, rest_boxes.index(stage * COUNT + i))
+            for strip in gl.static_range(4):
+                to = k_boxes.index((place * 4 + strip) * COUNT + i)
+                copy_tile(k_desc, [page, kv_h, slot, (half * 4 + strip) * 64], ready, to)
+
+
+@gluon.jit
+def load_keys(
+    places, sequences, k_desc, pages_ptr, boxes, GROUP: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, PAGE: tl.constexpr, ROWS: tl.constexpr
+):  # fmt: skip
+    """Copy the tiles of keys of a program, in their order."""
+    (
+        seq_lens_ptr, cu_seqlens_q_ptr, max_seqlen_k, reach, first_keys, tokens, longest, splits, split_size
+    ) = sequences  # fmt: skip
+    (pages_stride_sequence,) = places
+    b, tile, slot, kv_h, token, q_len, k_len, split_begin, there = find_work(sequences, GROUP, BLOCK_M)
+    if there:
+        q_begin = k_len - q_len
+        q_first = tile * BLOCK_M // GROUP + q_begin
+        q_last = tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // GROUP + q_begin, k_len - 1)
+        if pages_ptr is not None:
+            pages_ptr += b.to(tl.int64) * pages_stride_sequence
+        at = 0  # tiles so far
+        lo, hi, full_lo, full_hi = key_span(q_first, q_last, k_len)
+        begin, end = tl.maximum(lo, split_begin), tl.minimum(hi, split_begin + split_size)
+        first = begin // BLOCK_N
+        last = tl.where(begin < end, tl.cdiv(end, BLOCK_N), first)
+        for i in tl.range(first, last):
+            k_start = i * BLOCK_N
+            copy_keys(at, k_start, b, kv_h, lo, hi, k_desc, pages_ptr, boxes, BLOCK_N, STAGES, PAGE, ROWS)
+            at += 1
+
+
+@gluon.jit
+def multiply(at, q_buffer, q_rest, keys, SCORES: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr):
+    """Products of a tile of queries and one of keys."""
+    k_buffer, rest_buffer, k_ready, k_free = keys
+    stage, phase = at % STAGES, at // STAGES & 1
+    zeros = gl.full([q_rest.shape[0], BLOCK_N], 0.0, gl.float32, SCORES)
+    mbarrier.wait(k_ready.index(stage * 2), phase)
+    scoring = warpgroup_mma(q_rest, rest_buffer.index(stage).permute((1, 0)), zeros, use_acc=False, is_async=True)
+    for half in gl.static_range(2):
+        if half == 1:
+            mbarrier.wait(k_ready.index(stage * 2 + 1), phase)
+        k_tile = k_buffer.index(stage * 2 + half)
+        scoring = warpgroup_mma(q_buffer.index(half), k_tile.permute((1, 0)), scoring, is_async=True)
+    return warpgroup_mma_wait(0, [scoring])
+
+
+@gluon.jit
+def weigh(
+    m, l, score, k_start, at, weights, terms, BLOCK_N: tl.constexpr, mixed
+):  # fmt: skip
+    """Hand on the weights of one tile of keys, and return what the running maximum and partial sums of rows become."""
+    p_buffer, p_ready, p_free, shrinks = weights
+    lo, hi, scale_log2, q_pos = terms
+    # [BLOCK_N]
+    k_pos = k_start + gl.arange(0, BLOCK_N, gl.SliceLayout(0, score.type.layout))
+    inside = (k_pos >= lo) & (k_pos < hi)
+    if mixed:
+        keep = inside[None, :]
+        keep &= k_pos[None, :] <= q_pos[:, None]  # causal
+        score = tl.where(keep, score, float("-inf"))
+    # [BLOCK_M]
+    m_new = tl.maximum(m, tl.max(score, 1) * scale_log2)
+    # a row that has seen no key yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
+    pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
+    p = tl.exp2(score * scale_log2 - pivot[:, None])  # [BLOCK_M, BLOCK_N]
+    shrink = tl.exp2(m - pivot)  # [BLOCK_M]
+    turn = at & 1
+    mbarrier.wait(p_free.index(turn), at >> 1 & 1 ^ 1)
+    p_buffer.index(turn).store(p.to(p_buffer.dtype))
+    shrinks.index(turn).store(shrink)
+    fence_async_shared()
+    mbarrier.arrive(p_ready.index(turn), count=1)
+    l *= gl.convert_layout(shrink, gl.SliceLayout(1, l.type.layout))[:, None]
+    l += gl.convert_layout(partial_row_sums(p), l.type.layout, assert_trivial=True)
+    return m_new, l
+
+
+@gluon.jit
+def score_keys(
+    arguments, sequences, q_buffer, keys, weights, totals, GROUP: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, DV: tl.constexpr
+):  # fmt: skip
+    """Hand on the weights of all tiles of keys, and store the LSE of a program's rows."""
+    (
+        seq_lens_ptr, cu_seqlens_q_ptr, max_seqlen_k, reach, first_keys, tokens, longest, splits, split_size
+    ) = sequences  # fmt: skip
+    q_ptr, parts_ptr, scale, q_stride_token, q_stride_head, Hq = arguments
+    b, tile, slot, kv_h, token, q_len, k_len, split_begin, there = find_work(sequences, GROUP, BLOCK_M)
+    SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
+    SUMS: gl.constexpr = gl.DistributedLinearLayout(
+        [[0, 1], [8, 0]], [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]], [[16, 0], [32, 0]], [], [64, 8]
+    )
+    WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    if there:
+        count = q_len * GROUP
+        place, row, h = find_rows(tile, q_len, kv_h, GROUP, BLOCK_M, WIDE)
+        q_place = (token + row).to(tl.int64) * q_stride_token + h.to(tl.int64) * q_stride_head
+        q_rest = load_queries(q_ptr, q_place, place < count, scale, q_buffer, weights[0].index(0), SCORES, WIDE)
+        # [BLOCK_M]
+        place, row, h = find_rows(tile, q_len, kv_h, GROUP, BLOCK_M, SCORES)
+        q_begin = k_len - q_len
+        # [BLOCK_M]
+        q_pos = row + q_begin
+        q_first = tile * BLOCK_M // GROUP + q_begin
+        q_last = tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // GROUP + q_begin, k_len - 1)
+        scale = tl.maximum(tl.abs(scale), 1e-37)  # -inf * 0 would be NaN
+        scale_log2 = scale * LOG2E
+        # [BLOCK_M]
+        m = gl.full([BLOCK_M], float("-inf"), tl.float32, gl.SliceLayout(1, SCORES))
+        # [BLOCK_M, 8]
+        l = gl.full([BLOCK_M, 8], 0.0, tl.float32, SUMS)
+        at = 0  # tiles so far
+        lo, hi, full_lo, full_hi = key_span(q_first, q_last, k_len)
+        begin, end = tl.maximum(lo, split_begin), tl.minimum(hi, split_begin + split_size)
+        first = begin // BLOCK_N
+        last = tl.where(begin < end, tl.cdiv(end, BLOCK_N), first)
+        terms = (lo, hi, scale_log2, q_pos)
+        for i in tl.range(first, last):
+            k_start = i * BLOCK_N
+            mixed = (k_start < full_lo) | (k_start + BLOCK_N > full_hi)
+            score = multiply(at, q_buffer, q_rest, keys, SCORES, BLOCK_N, STAGES)
+            m, l = weigh(
+                m, l, score, k_start, at, weights, terms, BLOCK_N, mixed=mixed
+            )  # fmt: skip
+            at += 1
+
+        l = gl.convert_layout(tl.sum(l, 1), m.type.layout)  # [BLOCK_M]
+        shares, shares_ready = totals
+        shares.store(tl.where(l == 0, 0.0, 1 / l))
+        mbarrier.arrive(shares_ready, count=1)
+        # rows to which the split shows nothing: the LSE alone tells
+        lse = tl.where(l == 0, float("-inf"), m + tl.log2(l))
+        part = ((token + row).to(tl.int64) * Hq + h) * splits + slot
+        tl.store(parts_ptr + tl.cast(tokens, tl.int64) * Hq * splits * DV + part, lse, mask=place < count)
+
+
+@gluon.jit
+def add_weighted(
+    at, acc, k_start, lo, hi, keys, weights, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, OUT: gl.constexpr,
+    WORKER: gl.constexpr
+):  # fmt: skip
+    """Update acc with the weighted values of one tile, 256 columns of them."""
+    k_buffer, rest_buffer, k_ready, k_free = keys
+    p_buffer, p_ready, p_free, shrinks = weights
+    place, turn = at % STAGES * 2 + WORKER, at & 1
+    v_tile = k_buffer.index(place)
+    mbarrier.wait(k_ready.index(place), at // STAGES & 1)
+    if (k_start < lo) | (k_start + BLOCK_N > hi):
+        # a weight of 0 does not take away a NaN
+        WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+        k_pos = k_start + gl.arange(0, BLOCK_N, gl.SliceLayout(1, WIDE))
+        inside = (k_pos >= lo) & (k_pos < hi)
+        for strip in gl.static_range(4):
+            v_strip = v_tile.slice(strip * 64, 64, 1)
+            v_strip.store(tl.where(inside[:, None], v_strip.load(WIDE), 0.0))
+        fence_async_shared()
+        tl.debug_barrier()
+    mbarrier.wait(p_ready.index(turn), at >> 1 & 1)
+    acc *= shrinks.index(turn).load(gl.SliceLayout(1, OUT))[:, None]
+    adding = warpgroup_mma(p_buffer.index(turn), v_tile, acc, is_async=True)
+    acc = warpgroup_mma_wait(0, [adding])
+    mbarrier.arrive(k_free.index(place), count=1)
+    mbarrier.arrive(p_free.index(turn), count=1)
+    return acc
+
+
+@gluon.jit
+def add_values(
+    results, sequences, keys, weights, totals, GROUP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr, DV: tl.constexpr, WORKER: tl.constexpr
+):  # fmt: skip
+    """Store 256 columns of what a split gives to a program's rows."""
+    (
+        seq_lens_ptr, cu_seqlens_q_ptr, max_seqlen_k, reach, first_keys, tokens, longest, splits, split_size
+    ) = sequences  # fmt: skip
+    parts_ptr, Hq = results
+    b, tile, slot, kv_h, token, q_len, k_len, split_begin, there = find_work(sequences, GROUP, BLOCK_M)
+    OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16])
+    if there:
+        q_begin = k_len - q_len
+        q_first = tile * BLOCK_M // GROUP + q_begin
+        q_last = tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // GROUP + q_begin, k_len - 1)
+        # [BLOCK_M, 256]
+        acc = gl.full([BLOCK_M, 256], 0.0, gl.float32, OUT)
+        at = 0  # tiles so far
+        lo, hi, full_lo, full_hi = key_span(q_first, q_last, k_len)
+        begin, end = tl.maximum(lo, split_begin), tl.minimum(hi, split_begin + split_size)
+        first = begin // BLOCK_N
+        last = tl.where(begin < end, tl.cdiv(end, BLOCK_N), first)
+        for i in tl.range(first, last):
+            k_start = i * BLOCK_N
+            acc = add_weighted(at, acc, k_start, lo, hi, keys, weights, BLOCK_N, STAGES, OUT, WORKER)
+            at += 1
+
+        shares, shares_ready = totals
+        mbarrier.wait(shares_ready, 0)
+        share = shares.load(gl.SliceLayout(1, OUT))  # [BLOCK_M]
+        place, row, h = find_rows(tile, q_len, kv_h, GROUP, BLOCK_M, OUT)
+        part = ((token + row).to(tl.int64) * Hq + h) * splits + slot
+        column = WORKER * 256 + gl.arange(0, 256, gl.SliceLayout(0, OUT))
+        seen = ((place < q_len * GROUP) & (share > 0))[:, None] & (column < DV)[None, :]
+        tl.store(parts_ptr + part[:, None] * DV + column[None, :], acc * share[:, None], mask=seen)
+
+
+@gluon.jit(do_not_specialize=["max_seqlen_k", "reach", "first_keys", "tokens", "longest", "Hq", "splits", "split_size"])
+def attend_split(
+    k_desc, q_ptr, seq_lens_ptr, cu_seqlens_q_ptr, pages_ptr, parts_ptr, scale, max_seqlen_k, reach, first_keys,
+    q_stride_token, q_stride_head, pages_stride_sequence, tokens, longest, Hq, splits, split_size,
+    GROUP: tl.constexpr, PAGE: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    OVERLAP: tl.constexpr, STAGES: tl.constexpr, ROWS: tl.constexpr
+):  # fmt: skip
+    """Store what a split of the keys of one head gives to a tile of rows: its part of out, and of the LSE."""
+    dtype: gl.constexpr = k_desc.dtype
+    STRIPS: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
+    PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    BOXES: gl.constexpr = STAGES * (BLOCK_N // ROWS)
+    q_buffer = gl.allocate_shared_memory(dtype, [2, BLOCK_M, 256], STRIPS)
+    k_boxes = gl.allocate_shared_memory(dtype, [8 * BOXES, 1, 1, ROWS, 64], k_desc.layout)
+    k_buffer = view(k_boxes, dtype, [2 * STAGES, BLOCK_N, 256], STRIPS)
+    rest_boxes = gl.allocate_shared_memory(dtype, [BOXES, 1, 1, ROWS, 64], k_desc.layout)
+    rest_buffer = view(rest_boxes, dtype, [STAGES, BLOCK_N, 64], STRIPS)
+    p_buffer = gl.allocate_shared_memory(dtype, [2, BLOCK_M, BLOCK_N], STRIPS)
+    shrinks = gl.allocate_shared_memory(gl.float32, [2, BLOCK_M], PLAIN)
+    shares = gl.allocate_shared_memory(gl.float32, [BLOCK_M], PLAIN)
+    k_ready, k_free = barriers(2 * STAGES, 1), barriers(2 * STAGES, 1)
+    keys, boxes = (k_buffer, rest_buffer, k_ready, k_free), (k_boxes, rest_boxes, k_ready, k_free)
+    weights = (p_buffer, barriers(2, 1), barriers(2, 2), shrinks)
+    totals = (shares, barriers(1, 1).index(0))
+    fence_async_shared()
+    if OVERLAP:
+        gdc_wait()
+        gdc_launch_dependents()
+    sequences = (
+        seq_lens_ptr, cu_seqlens_q_ptr, max_seqlen_k, reach, first_keys, tokens, longest, splits, split_size
+    )  # fmt: skip
+    arguments = (q_ptr, parts_ptr, scale, q_stride_token, q_stride_head, Hq)
+    results = (parts_ptr, Hq)
+    places = (pages_stride_sequence,)
+    # the threads of workers get the registers that the loader leaves
+    gl.warp_specialize(
+        [
+            (score_keys, (
+                arguments, sequences, q_buffer, keys, weights, totals, GROUP, BLOCK_M, BLOCK_N, STAGES, DV
+            )),
+            (add_values, (
+                results, sequences, keys, weights, totals, GROUP, BLOCK_M, BLOCK_N, STAGES, DV, 0
+            )),
+            (add_values, (
+                results, sequences, keys, weights, totals, GROUP, BLOCK_M, BLOCK_N, STAGES, DV, 1
+            )),
+            (load_keys, (
+                places, sequences, k_desc, pages_ptr, boxes, GROUP, BLOCK_M, BLOCK_N, STAGES, PAGE, ROWS
+            )),
+        ],
+        [4, 4, 1], [184, 184, 24],
+    )  # fmt: skip

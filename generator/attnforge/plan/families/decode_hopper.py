@@ -1,0 +1,170 @@
+"""Decoding of latent heads for Hopper GPUs, in Gluon: a warp loads keys, a worker scores them, two add values up."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from functools import cached_property
+
+from .. import positions, softmax
+from ..cached_range import SPAN
+from ..paged import PAGED
+from ..parameters import Kernel, Parameter, Step
+from ..splits import LEAST_ROWS, ON_HOPPER
+from ..statements import Block, Bundle, Loop, Statement, lines, names, needed, reads, targets
+from .decode import Decode
+from .partition import Partition, numbers_first, partition
+
+_SEQUENCES = (
+    *("seq_lens_ptr", "cu_seqlens_q_ptr", "max_seqlen_k", "reach", "first_keys"),
+    *("tokens", "longest", "splits", "split_size"),
+)
+_WORK = ("b", "tile", "slot", "kv_h", "token", "q_len", "k_len", "split_begin", "there")
+# what the portable kernel takes besides: by the beginnings of names, and whole ones
+_NEEDLESS = ("v_ptr", "k_ptr", "k_stride_", "v_stride_", "k_scale_", "v_scale_", "k_starts_", "k_places")
+_SIZES = ("D", "BLOCK_D", "BLOCK_DV", "REST", "V_IN_K", "PRECISION")
+_FIXED = ("GROUP", "BLOCK_M", "BLOCK_N", "STAGES")
+_LAYOUTS = ("gl.SliceLayout(1, SCORES)", "SUMS")
+
+
+@dataclass(frozen=True)
+class DecodeHopper:
+    """The file of a variant's decoding for Hopper GPUs."""
+
+    decode: Decode
+    known: frozenset[str]  # what kernels.py defines
+    tile = ON_HOPPER
+    least_rows = LEAST_ROWS
+
+    @cached_property
+    def parts(self) -> tuple[Parameter, ...]:
+        """What the kernel takes: what the portable one does, but keys by boxes of rows, and no values."""
+        found = (p for p in self.decode.split.parts if p.name not in _SIZES and not p.name.startswith(_NEEDLESS))
+        stages, rows = Parameter("STAGES", "constexpr", "stages"), Parameter("ROWS", "constexpr", "box")
+        return (Parameter("k_desc", "strips", "k", ("box",)), *found, stages, rows)
+
+    @cached_property
+    def step(self) -> Step:
+        """The function that makes weights of scores."""
+        terms, scale = self.decode.terms, "scale" if self.decode.spec.scores else "scale_log2"
+        loads = (*terms.loads("step"), *terms.loads("mask"))
+        results, own, fixed = ("m", "l"), ("m", "l", "score", "k_start", "at", "weights"), ("lo", "hi", scale)
+        known = {*results, *own, *fixed, "k_pos", "inside", *targets(loads)}
+        passed = terms.passed(reads((*terms.score, *terms.keep, *loads)), known)
+        return Step("weigh", results, own, (("terms", (*fixed, *passed)),), ("BLOCK_N",), False)
+
+    @property
+    def sign(self) -> str:
+        """Text of what tells whether queries change their sign: where no term comes before, maxima are taken first."""
+        return "1.0" if self.decode.spec.scores else "scale"
+
+    @property
+    def _rows(self) -> tuple[Statement, ...]:
+        """Positions of a tile's rows, and what is loaded once for them."""
+        scale = Statement("scale", "tl.maximum(tl.abs(scale), 1e-37)", label="-inf * 0 would be NaN")
+        return (
+            Statement(positions.BEGIN, "k_len - q_len"),
+            Statement("own_row", "row if cu_seqlens_q_ptr is None else token + row", shape="[BLOCK_M]"),
+            Statement("q_pos", positions.of("row"), shape="[BLOCK_M]"),
+            Statement("q_first", positions.of("tile * BLOCK_M // GROUP")),
+            Statement("q_last", f"tl.minimum({positions.of('(tile * BLOCK_M + BLOCK_M - 1) // GROUP')}, k_len - 1)"),
+            *(() if self.decode.spec.scores else (scale,)),
+            *self.decode.analysis.scaled,
+            *self.decode.terms.loads("program"),
+        )
+
+    def _visit(self, before: tuple[Block, ...], *body: Block) -> tuple[Block, ...]:
+        """The statements that go through the tiles of a split that the rows see."""
+        inside: tuple[Block, ...] = (
+            Statement(", ".join(SPAN), self.decode.span.call),
+            Statement("begin, end", "tl.maximum(lo, split_begin), tl.minimum(hi, split_begin + split_size)"),
+            Statement("first", "begin // BLOCK_N"),
+            Statement("last", "tl.where(begin < end, tl.cdiv(end, BLOCK_N), first)"),
+            *before,
+            Loop("i", "first", "last", (Statement("k_start", "i * BLOCK_N"), *body, Statement("at", "1", "+="))),
+        )
+        count = len(self.decode.span.tiles.ends)
+        return (Loop("span", "0", str(count), inside),) if count > 1 else inside
+
+    def _partition(self, name: str, found: tuple[Block, ...], more: set[str], given: tuple[str, ...]) -> Partition:
+        """What some warps take that need these statements and names."""
+        parts = tuple(p for p in self.parts if p.name not in (*_SEQUENCES, "pages_ptr", "k_desc"))
+        return partition(name, parts, reads(found) | more, ("sequences", *given), _FIXED, ())
+
+    @cached_property
+    def kernel(self) -> Kernel:
+        """The kernel."""
+        spec, terms = dataclasses.replace(self.decode.spec, sink=False), self.decode.terms
+        start = softmax.start(spec, "gl.full", "BLOCK_M", _LAYOUTS)
+        scores = self._visit(
+            self.step.packed,
+            Statement("mixed", "(k_start < full_lo) | (k_start + BLOCK_N > full_hi)"),
+            Statement("score", "multiply(at, q_buffer, q_rest, keys, SCORES, BLOCK_N, STAGES)"),
+            self.step.call("mixed", ""),
+        )
+        added = "add_weighted(at, acc, k_start, lo, hi, keys, weights, BLOCK_N, STAGES, OUT, WORKER)"
+        values = self._visit((), Statement("acc", added))
+        copied = "copy_keys(at, k_start, b, kv_h, lo, hi, k_desc, pages_ptr, boxes, BLOCK_N, STAGES, PAGE, ROWS)"
+        loads = self._visit((), Statement("", copied))
+        own = needed(self._rows, reads((*start, *scores)))
+        of_values, of_loads = (needed(self._rows, reads(visit)) for visit in (values, loads))
+        queries = {"q_ptr", "q_stride_token", "q_stride_head", self.sign}
+        buffers, stored = ("keys", "weights", "totals"), {"parts_ptr", "Hq", "DV"}
+        work = self._partition("arguments", (*own, *start, *scores), queries | stored, ("q_buffer", *buffers))
+        adding = self._partition("results", (*of_values, *values), stored, buffers)
+        paged = {"pages_stride_sequence", "PAGE", "ROWS"}
+        loading = self._partition("places", (*of_loads, *loads), paged, ("k_desc", "pages_ptr", "boxes"))
+        blocks: dict[str, tuple[Block, ...]] = {
+            "sequences": (Bundle("sequences", _SEQUENCES, packs=False),),
+            "sequences_packed": (Bundle("sequences", _SEQUENCES, packs=True),),
+            "sequence": (PAGED.sequence(),),
+            "found": (Statement(", ".join(_WORK), "find_work(sequences, GROUP, BLOCK_M)"),),
+            "scored": (*self.step.unpacked, *self._keys, *terms.loads("step"), *terms.score),
+            "masked": (*terms.loads("mask"), Statement("keep", "inside[None, :]"), *terms.keep),
+            "unseen": softmax.unseen(spec),
+            "start": start,
+            "scores": scores,
+            "values": values,
+            "loads": loads,
+            "packed": tuple(dataclasses.replace(x.bundle, packs=True) for x in (work, adding, loading)),
+        }
+        for name, taken, opened in (("work", work, own), ("add", adding, of_values), ("load", loading, of_loads)):
+            numbers, rows = numbers_first(terms, opened)
+            blocks |= {f"{name}_unpacked": (taken.bundle, *numbers), f"{name}_rows": rows}
+        texts = {
+            f"{name}_takes": ", ".join(x.taken) for name, x in (("work", work), ("add", adding), ("load", loading))
+        }
+        texts |= {"sign": self.sign}
+        grid = "(splits * runtime.cdiv(rows, block_m) * k.shape[2], sequences)"
+        return Kernel("attend_split", self.parts, "decode/hopper_split.jinja", grid, self.step, blocks, texts)
+
+    @property
+    def _keys(self) -> tuple[Statement, ...]:
+        """Positions of a tile's keys, and their scores once the scale is in them, where terms come behind it."""
+        scaling = self.decode.analysis.scaling
+        place = "k_start + gl.arange(0, BLOCK_N, gl.SliceLayout(0, score.type.layout))"
+        return (
+            Statement("k_pos", place, shape="[BLOCK_N]"),
+            Statement("inside", "(k_pos >= lo) & (k_pos < hi)"),
+            *((Statement("score", f"score{scaling}"),) if scaling else ()),
+        )
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """What the file takes from kernels.py."""
+        found = names(*(line for block in self.kernel.blocks.values() for line in lines(block)))
+        return tuple(sorted(found & self.known | {"LOG2E", "partial_row_sums"}))
+
+
+def build(decode: Decode | None, known: frozenset[str]) -> DecodeHopper | None:
+    """The kernel of a variant's decoding for Hopper GPUs, if it has one; `known` is what kernels.py defines.
+
+    Others than latent heads are bound by memory, which the portable kernel reads as fast. Not yet where new tokens are
+    rotated as they are loaded, where an input stands in pages as keys do, and where a mask shows rows of a tile keys of
+    which the warp that loads would have to know row by row.
+    """
+    if decode is None or not decode.spec.latent or "hopper" not in decode.spec.targets or decode.spec.rope:
+        return None
+    if decode.terms.paged or decode.span.by_row & {*decode.span.parameters}:
+        return None
+    return DecodeHopper(decode, known)

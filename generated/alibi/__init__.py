@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e5cbc720af901af2
-#   text hash     ac941e1a472ce6d7
+#   content hash  c3a5fc93503f41c5
+#   text hash     06170dc1e74be4a1
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

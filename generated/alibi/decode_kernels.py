@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e5cbc720af901af2
-#   text hash     c735cd5d5d334d00
+#   content hash  c3a5fc93503f41c5
+#   text hash     c4b70fdea890dd12
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e5cbc720af901af2
-#   text hash     f8905401d198e877
+#   content hash  c3a5fc93503f41c5
+#   text hash     e623140bf361aeb1
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -125,8 +125,8 @@ def attend(
         from_shapes=lambda: dict(
             lse_stride_sequence=lse_strides[0], lse_stride_head=lse_strides[1], tokens=q.shape[0], longest=longest,
             Hq=q.shape[1], splits=splits, split_size=split_size, DV=v.shape[-1], BLOCK_DV=runtime.padded_width(v),
-            BLOCK_S=16 if block_m > 16 or v.shape[-1] > 256 else 64, OVERLAP=runtime.overlaps(q.device), num_warps=4,
-            num_stages=2,
+            BLOCK_S=8 if v.shape[-1] > 256 else 16 if block_m > 16 else 64, OVERLAP=runtime.overlaps(q.device),
+            num_warps=4, num_stages=2,
         ),
     )  # fmt: skip
     call.launches[kind] = cache

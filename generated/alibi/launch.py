@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e5cbc720af901af2
-#   text hash     fae1bef74a8cdd19
+#   content hash  c3a5fc93503f41c5
+#   text hash     079189b28e911339
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e5cbc720af901af2
-#   text hash     af80c76b40df61c4
+#   content hash  c3a5fc93503f41c5
+#   text hash     e9828595ab5c09e8
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e5cbc720af901af2
-#   text hash     02c4eab8e1a751f2
+#   content hash  c3a5fc93503f41c5
+#   text hash     ebbcc25dd298411e
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  701db443e5139069
-#   text hash     b84b0409a2b6e5b6
+#   content hash  170be1919790c198
+#   text hash     5b075befd358a936
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  701db443e5139069
-#   text hash     9ddb2344b9ca6288
+#   content hash  170be1919790c198
+#   text hash     813f90b4216dacf5
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

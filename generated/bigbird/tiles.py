@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  701db443e5139069
-#   text hash     14d07299fa848153
+#   content hash  170be1919790c198
+#   text hash     e815c074d00ccfe6
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

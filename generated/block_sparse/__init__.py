@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9aea7f028eedfacd
-#   text hash     0d308421698ea466
+#   content hash  eafeab8dba1d6f44
+#   text hash     611c59b3bcf5221c
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9aea7f028eedfacd
-#   text hash     776931acefc0cd0e
+#   content hash  eafeab8dba1d6f44
+#   text hash     99eae267b1cd7d98
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

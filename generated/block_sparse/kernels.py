@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9aea7f028eedfacd
-#   text hash     a544914ceae0c5f6
+#   content hash  eafeab8dba1d6f44
+#   text hash     c7e76be143318983
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9aea7f028eedfacd
-#   text hash     75e6928c1e697513
+#   content hash  eafeab8dba1d6f44
+#   text hash     2dacdd4a4553cdda
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9aea7f028eedfacd
-#   text hash     935bad5033825785
+#   content hash  eafeab8dba1d6f44
+#   text hash     626c03fa00b201ea
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b68af758090d7450
-#   text hash     5518a4bdc5a973c2
+#   content hash  c77413bc40d74d50
+#   text hash     4f1158f532528a72
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

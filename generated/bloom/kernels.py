@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b68af758090d7450
-#   text hash     60dab6aa14e6dab5
+#   content hash  c77413bc40d74d50
+#   text hash     14d0abe7b0e5594a
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

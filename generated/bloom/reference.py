@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b68af758090d7450
-#   text hash     2e204d03e4fa0e59
+#   content hash  c77413bc40d74d50
+#   text hash     8ec71560551fef4d
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ce00e1ec717f0ad9
-#   text hash     753d61f0923f7bd2
+#   content hash  74ebf7ddb5229067
+#   text hash     83d801673ff01727
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

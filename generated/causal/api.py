@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ce00e1ec717f0ad9
-#   text hash     3f983debeccacffb
+#   content hash  74ebf7ddb5229067
+#   text hash     d91a4b0946293cca
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

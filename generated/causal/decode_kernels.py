@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ce00e1ec717f0ad9
-#   text hash     a5b3580eef0d7119
+#   content hash  74ebf7ddb5229067
+#   text hash     ae509691e4a8748a
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ce00e1ec717f0ad9
-#   text hash     0eb0250a78b360c8
+#   content hash  74ebf7ddb5229067
+#   text hash     fbbce05851d337e1
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ce00e1ec717f0ad9
-#   text hash     a7d09a568bae739d
+#   content hash  74ebf7ddb5229067
+#   text hash     f92c137c0eb19efa
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ce00e1ec717f0ad9
-#   text hash     84aa832142f1997a
+#   content hash  74ebf7ddb5229067
+#   text hash     f6d8b3993c85b0c0
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5b023114ddab4b48
-#   text hash     cfda5f7b591d6445
+#   content hash  97946ebf1c8fff82
+#   text hash     65f1fe2f467ac9f3
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

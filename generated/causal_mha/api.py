@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5b023114ddab4b48
-#   text hash     0a96b6d76687a438
+#   content hash  97946ebf1c8fff82
+#   text hash     3167f8e1c9e4758b
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

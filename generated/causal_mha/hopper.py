@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5b023114ddab4b48
-#   text hash     5c6e11a70efe0a84
+#   content hash  97946ebf1c8fff82
+#   text hash     fda11a35b5f8c913
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5b023114ddab4b48
-#   text hash     652bc55e650d928f
+#   content hash  97946ebf1c8fff82
+#   text hash     057e655e35494237
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

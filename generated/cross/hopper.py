@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8d5e2d3ab3765bbb
-#   text hash     29e90cd513fc32a4
+#   content hash  f0dcb0a12682ee2a
+#   text hash     43d5649633a9c5b0
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

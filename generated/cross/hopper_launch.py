@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8d5e2d3ab3765bbb
-#   text hash     68d733f7cb3b21b9
+#   content hash  f0dcb0a12682ee2a
+#   text hash     4c3ecf2e046f19c1
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8d5e2d3ab3765bbb
-#   text hash     716ae13c2f0a3451
+#   content hash  f0dcb0a12682ee2a
+#   text hash     4adf5206df119c55
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

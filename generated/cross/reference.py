@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8d5e2d3ab3765bbb
-#   text hash     090c77c4f6a6152e
+#   content hash  f0dcb0a12682ee2a
+#   text hash     3086f3d5e763202b
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

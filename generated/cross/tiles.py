@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8d5e2d3ab3765bbb
-#   text hash     15355e6e47428601
+#   content hash  f0dcb0a12682ee2a
+#   text hash     d8dff9deaf7c592b
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

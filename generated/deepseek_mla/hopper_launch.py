@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e7e49fd6621eac23
-#   text hash     a7a2f9e80b566578
+#   content hash  4e9d9b016cf92a7f
+#   text hash     7071dceaed7f79d8
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py gets."""
 

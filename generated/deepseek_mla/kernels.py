@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e7e49fd6621eac23
-#   text hash     cd0090168392bb9e
+#   content hash  4e9d9b016cf92a7f
+#   text hash     3ae7c8512c5609a4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e7e49fd6621eac23
-#   text hash     e12e5c1eb734bffe
+#   content hash  4e9d9b016cf92a7f
+#   text hash     162790f22886d080
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e7e49fd6621eac23
-#   text hash     62331185264c1978
+#   content hash  4e9d9b016cf92a7f
+#   text hash     9c1d24755e14cbd7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e7e49fd6621eac23
-#   text hash     dedf426fed2f1878
+#   content hash  4e9d9b016cf92a7f
+#   text hash     0244d9418986c8c9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

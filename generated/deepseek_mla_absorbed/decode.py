@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  0145f20b57ad8daf
-#   text hash     d457f01a6d7ddb8c
+#   content hash  8a321cef853f10cc
+#   text hash     d4e7bfa1b372284e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  0145f20b57ad8daf
-#   text hash     b70ec78e082e008e
+#   content hash  8a321cef853f10cc
+#   text hash     0370520b690e38f1
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  0145f20b57ad8daf
-#   text hash     b25d347b746ec4cf
+#   content hash  8a321cef853f10cc
+#   text hash     f3939de408251b35
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

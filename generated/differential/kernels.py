@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  46b33b301c06a4ec
-#   text hash     ca8836810dc0e9c1
+#   content hash  253b9df98da23f4a
+#   text hash     448a5004ef638a02
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

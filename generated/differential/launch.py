@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  46b33b301c06a4ec
-#   text hash     e8cf2b5ff9c27c78
+#   content hash  253b9df98da23f4a
+#   text hash     f88405c81c2a0d2e
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  46b33b301c06a4ec
-#   text hash     ca064ef16911e736
+#   content hash  253b9df98da23f4a
+#   text hash     bec6e5543e79d911
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

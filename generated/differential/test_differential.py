@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  46b33b301c06a4ec
-#   text hash     e15343d3e4407ccf
+#   content hash  253b9df98da23f4a
+#   text hash     6eb2f4cbbea841c6
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  46b33b301c06a4ec
-#   text hash     67a85e056539ceac
+#   content hash  253b9df98da23f4a
+#   text hash     d6d153700fec9376
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

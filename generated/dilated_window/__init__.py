@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  139e1215ccf39e69
-#   text hash     bd67caa31eb82902
+#   content hash  8f9a26d674a03915
+#   text hash     1f5a4aa812ca5ccf
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  139e1215ccf39e69
-#   text hash     a3c00d6fe8d4a472
+#   content hash  8f9a26d674a03915
+#   text hash     ac68a8ad33bf4287
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  139e1215ccf39e69
-#   text hash     96af1f087eaa4bfb
+#   content hash  8f9a26d674a03915
+#   text hash     24ff6e6fa9496aae
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  139e1215ccf39e69
-#   text hash     832828ceb3a044e1
+#   content hash  8f9a26d674a03915
+#   text hash     cd5e5fee75da14a0
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

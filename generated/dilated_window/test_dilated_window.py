@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  139e1215ccf39e69
-#   text hash     81ae29cd427c6fe7
+#   content hash  8f9a26d674a03915
+#   text hash     297bb50a12376dc2
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  868b5a863c3fb202
-#   text hash     bb3a2b53a77d57c7
+#   content hash  4ebf063a6008d753
+#   text hash     be7ae09ff11bb3f8
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

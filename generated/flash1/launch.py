@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  868b5a863c3fb202
-#   text hash     340535ff99f43727
+#   content hash  4ebf063a6008d753
+#   text hash     98522126db111a59
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

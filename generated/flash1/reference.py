@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  868b5a863c3fb202
-#   text hash     1ab129d50393391c
+#   content hash  4ebf063a6008d753
+#   text hash     4babd09c5c2603f3
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  868b5a863c3fb202
-#   text hash     09d1e3e13d0a1b25
+#   content hash  4ebf063a6008d753
+#   text hash     914b857003fec744
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1a3ac24087024a42
-#   text hash     4c7448d4296ac841
+#   content hash  63cabb21d274d343
+#   text hash     256e0a5b79921f8d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

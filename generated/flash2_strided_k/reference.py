@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1a3ac24087024a42
-#   text hash     94a997628d4a91d7
+#   content hash  63cabb21d274d343
+#   text hash     4d435c4bcbe55a22
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

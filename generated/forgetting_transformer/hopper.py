@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  48ffa29d090f3996
-#   text hash     06648e9fae9a25df
+#   content hash  df96b12fb1f186b6
+#   text hash     6c023e4eab4462b4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  48ffa29d090f3996
-#   text hash     ee94eed0130c3c96
+#   content hash  df96b12fb1f186b6
+#   text hash     32c7c28c69742e62
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  48ffa29d090f3996
-#   text hash     8cf9cfdbe690dc5f
+#   content hash  df96b12fb1f186b6
+#   text hash     64fb20591a10fefd
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  48ffa29d090f3996
-#   text hash     508186131bbb0ff4
+#   content hash  df96b12fb1f186b6
+#   text hash     23dc4d8cab6b1e04
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

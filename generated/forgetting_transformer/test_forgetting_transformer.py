@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  48ffa29d090f3996
-#   text hash     625594f347e510a4
+#   content hash  df96b12fb1f186b6
+#   text hash     32a0dbdb449ef2f0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

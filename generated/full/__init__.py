@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  68c25c1aa8b95cb0
-#   text hash     75c93140125140b8
+#   content hash  5e771397caea7d6f
+#   text hash     982d680f6a215a2c
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  68c25c1aa8b95cb0
-#   text hash     6b7266e1fc5113d8
+#   content hash  5e771397caea7d6f
+#   text hash     2c167c903d1b6250
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

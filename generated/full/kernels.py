@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  68c25c1aa8b95cb0
-#   text hash     c9b7e3a549108dc1
+#   content hash  5e771397caea7d6f
+#   text hash     411cea16d7426986
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  68c25c1aa8b95cb0
-#   text hash     9e4c2db0be5d25e0
+#   content hash  5e771397caea7d6f
+#   text hash     fd0e44db06b42cbb
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  68c25c1aa8b95cb0
-#   text hash     2c5e92fc86819973
+#   content hash  5e771397caea7d6f
+#   text hash     4f9d30d388ac9ecf
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

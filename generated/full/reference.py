@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  68c25c1aa8b95cb0
-#   text hash     10f658cbfd7ea5d5
+#   content hash  5e771397caea7d6f
+#   text hash     e2694dae6960eb1d
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  68c25c1aa8b95cb0
-#   text hash     ec46ea728453fa29
+#   content hash  5e771397caea7d6f
+#   text hash     70683637d20760e2
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  68c25c1aa8b95cb0
-#   text hash     9b64949e2fa7ba5e
+#   content hash  5e771397caea7d6f
+#   text hash     416b8b521858608f
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  68c25c1aa8b95cb0
-#   text hash     9a3fa18a3a56527b
+#   content hash  5e771397caea7d6f
+#   text hash     05319059ba6fd963
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -153,14 +153,26 @@ def _keys(attention_mask, batch_size, kv_length, kv_offset, device, wait):
 
 
 def _columns(*columns):
-    """Numbers of each entry (B,) with the four axes of a mask."""
-    return torch.stack(torch.broadcast_tensors(*columns), 1).to(torch.int32)[:, :, None, None]
+    """Numbers of each entry (B,) with the four axes of a mask; those of all entries lie side by side."""
+    return torch.stack(torch.broadcast_tensors(*columns)).to(torch.int32).T[:, :, None, None]
+
+
+LAST = {}  # the mask of the last call and its columns: layers hand on the same one
 
 
 def _numbers(attention_mask):
     """The columns of what `mask` made."""
+    if torch.compiler.is_compiling():
+        return _unbound(attention_mask)
+    last = LAST.get("mask")
+    if last is None or last[0] is not attention_mask:
+        last = LAST["mask"] = attention_mask, _unbound(attention_mask)
+    return last[1]
+
+
+def _unbound(attention_mask):
     made = isinstance(attention_mask, torch.Tensor) and attention_mask.dtype == torch.int32
     if not made or attention_mask.dim() != 4 or attention_mask.shape[2:] != (1, 1):
         got = getattr(attention_mask, "shape", type(attention_mask).__name__)
         raise ValueError(f"{SPEC}: expected no ready mask, but a 2-D attention_mask of the model, got {got}")
-    return attention_mask[:, :, 0, 0].unbind(1)
+    return tuple(x.contiguous() for x in attention_mask[:, :, 0, 0].unbind(1))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9db10ec17a4a2313
-#   text hash     6e2f12f962dd547c
+#   content hash  d0fc85b88c6050db
+#   text hash     79471dde12a1e696
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

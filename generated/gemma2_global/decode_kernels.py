@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9db10ec17a4a2313
-#   text hash     8994d42c9ee70720
+#   content hash  d0fc85b88c6050db
+#   text hash     417ef9283b672009
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

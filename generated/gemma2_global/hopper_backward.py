@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9db10ec17a4a2313
-#   text hash     44f3cdd73f089d08
+#   content hash  d0fc85b88c6050db
+#   text hash     e69071a0255fb55e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9db10ec17a4a2313
-#   text hash     16b8b913510bb084
+#   content hash  d0fc85b88c6050db
+#   text hash     505ae1579eee3e7e
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9db10ec17a4a2313
-#   text hash     468c134dddc5ebec
+#   content hash  d0fc85b88c6050db
+#   text hash     0cd566445725e7e1
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

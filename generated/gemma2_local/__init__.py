@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3d76597e30a36e70
-#   text hash     f1a3908a8efd2c4e
+#   content hash  2fca655c77686d46
+#   text hash     54416ccc5fecfc0c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

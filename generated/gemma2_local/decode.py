@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3d76597e30a36e70
-#   text hash     048f2b98c01bc579
+#   content hash  2fca655c77686d46
+#   text hash     82d1fc1b588bb171
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

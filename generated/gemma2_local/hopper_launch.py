@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3d76597e30a36e70
-#   text hash     ab0d43da771669e2
+#   content hash  2fca655c77686d46
+#   text hash     f9ba1160d32ef171
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py gets."""
 

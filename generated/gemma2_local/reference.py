@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3d76597e30a36e70
-#   text hash     1a1315e9bd96ce46
+#   content hash  2fca655c77686d46
+#   text hash     603b09e1631194e4
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3d76597e30a36e70
-#   text hash     f8c4186d533ecb3b
+#   content hash  2fca655c77686d46
+#   text hash     58dedf91b465ef96
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0bcf244fa8b89340
-#   text hash     a3cbe5223194bb59
+#   content hash  01682ccf52e3ffe7
+#   text hash     f44bcc5b62ec4d9f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

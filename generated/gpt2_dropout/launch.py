@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0bcf244fa8b89340
-#   text hash     63beacaa80c81d6f
+#   content hash  01682ccf52e3ffe7
+#   text hash     a1875459915fbfae
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

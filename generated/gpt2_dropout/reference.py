@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0bcf244fa8b89340
-#   text hash     6b244398ab5d340d
+#   content hash  01682ccf52e3ffe7
+#   text hash     a59336d6d509e23f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

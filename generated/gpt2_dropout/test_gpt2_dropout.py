@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0bcf244fa8b89340
-#   text hash     6ac4173c0d3b4515
+#   content hash  01682ccf52e3ffe7
+#   text hash     c6af89a2630b3f28
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

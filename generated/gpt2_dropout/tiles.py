@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0bcf244fa8b89340
-#   text hash     08a0242d80c48776
+#   content hash  01682ccf52e3ffe7
+#   text hash     8d8a37987d2137cd
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

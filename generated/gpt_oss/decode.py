@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f078e5f78ee56498
-#   text hash     0af9047029cf6a83
+#   content hash  4b3b9039a2fea149
+#   text hash     d1ce022bb6363802
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

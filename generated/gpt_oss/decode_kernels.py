@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f078e5f78ee56498
-#   text hash     c5ec9f16b7e554cb
+#   content hash  4b3b9039a2fea149
+#   text hash     dd15cbdab5f3aa52
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f078e5f78ee56498
-#   text hash     c44dbbf6a478d343
+#   content hash  4b3b9039a2fea149
+#   text hash     82355f71dac488b2
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -130,8 +130,8 @@ def attend(
             sinks_stride_head=runtime.stride(sinks, 0), lse_stride_sequence=lse_strides[0],
             lse_stride_head=lse_strides[1], tokens=q.shape[0], longest=longest, Hq=q.shape[1], splits=splits,
             split_size=split_size, DV=v.shape[-1], BLOCK_DV=runtime.padded_width(v),
-            BLOCK_S=16 if block_m > 16 or v.shape[-1] > 256 else 64, OVERLAP=runtime.overlaps(q.device), num_warps=4,
-            num_stages=2,
+            BLOCK_S=8 if v.shape[-1] > 256 else 16 if block_m > 16 else 64, OVERLAP=runtime.overlaps(q.device),
+            num_warps=4, num_stages=2,
         ),
     )  # fmt: skip
     call.launches[kind] = cache

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f078e5f78ee56498
-#   text hash     7d485391fc0e0270
+#   content hash  4b3b9039a2fea149
+#   text hash     c777dcfd2e2364ed
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f078e5f78ee56498
-#   text hash     931b5862112b3bad
+#   content hash  4b3b9039a2fea149
+#   text hash     3bc16938cc64bf5c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f078e5f78ee56498
-#   text hash     33fbe158a73899e3
+#   content hash  4b3b9039a2fea149
+#   text hash     aa1ee4c326e45906
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

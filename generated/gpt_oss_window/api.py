@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  59b87d93cd59b149
-#   text hash     2cce3abcc71702d7
+#   content hash  02345a84b0dce121
+#   text hash     187a353406e62739
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  59b87d93cd59b149
-#   text hash     5f4544a74b2d6ae6
+#   content hash  02345a84b0dce121
+#   text hash     e60467f39ec312d9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  59b87d93cd59b149
-#   text hash     de99930014c146fd
+#   content hash  02345a84b0dce121
+#   text hash     c827f6b076d4217d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -130,8 +130,8 @@ def attend(
             sinks_stride_head=runtime.stride(sinks, 0), lse_stride_sequence=lse_strides[0],
             lse_stride_head=lse_strides[1], tokens=q.shape[0], longest=longest, Hq=q.shape[1], splits=splits,
             split_size=split_size, DV=v.shape[-1], BLOCK_DV=runtime.padded_width(v),
-            BLOCK_S=16 if block_m > 16 or v.shape[-1] > 256 else 64, OVERLAP=runtime.overlaps(q.device), num_warps=4,
-            num_stages=2,
+            BLOCK_S=8 if v.shape[-1] > 256 else 16 if block_m > 16 else 64, OVERLAP=runtime.overlaps(q.device),
+            num_warps=4, num_stages=2,
         ),
     )  # fmt: skip
     call.launches[kind] = cache

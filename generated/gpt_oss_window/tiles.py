@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  59b87d93cd59b149
-#   text hash     05bcc3d11bc29a21
+#   content hash  02345a84b0dce121
+#   text hash     b559187273c1444a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

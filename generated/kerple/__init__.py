@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d36e4f3bb010cb5f
-#   text hash     6c18ba4f8fafa4af
+#   content hash  0b24524bf3a6f988
+#   text hash     20f71809ebc80ba5
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d36e4f3bb010cb5f
-#   text hash     9bf7765103ef8e1b
+#   content hash  0b24524bf3a6f988
+#   text hash     232eff956bd1f046
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

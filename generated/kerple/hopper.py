@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d36e4f3bb010cb5f
-#   text hash     89fc71437bb70ba0
+#   content hash  0b24524bf3a6f988
+#   text hash     870ee9f99398192b
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d36e4f3bb010cb5f
-#   text hash     52775f682d795c27
+#   content hash  0b24524bf3a6f988
+#   text hash     13b6ff66c7c0a2a0
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

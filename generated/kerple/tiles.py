@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d36e4f3bb010cb5f
-#   text hash     585dbe0c0f5027c7
+#   content hash  0b24524bf3a6f988
+#   text hash     d717786442bc0daf
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1d393e8085b9eac4
-#   text hash     21d25049ac66fbdf
+#   content hash  37f6f3d864387c85
+#   text hash     7abeaa52c0853e91
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

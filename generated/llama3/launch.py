@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1d393e8085b9eac4
-#   text hash     39d6d1f45c10c36f
+#   content hash  37f6f3d864387c85
+#   text hash     a741eaa9a893f848
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1d393e8085b9eac4
-#   text hash     5ffa8da4918fc439
+#   content hash  37f6f3d864387c85
+#   text hash     c9a3018e89cc7e45
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

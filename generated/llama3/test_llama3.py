@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1d393e8085b9eac4
-#   text hash     cf7e09038dcbd335
+#   content hash  37f6f3d864387c85
+#   text hash     2f0131114bddd551
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1d393e8085b9eac4
-#   text hash     588d4b4b93709cbc
+#   content hash  37f6f3d864387c85
+#   text hash     dfaae2007188cd72
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

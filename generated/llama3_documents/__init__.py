@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8dd111e5e8759b25
-#   text hash     3768bc5aadd2c9d8
+#   content hash  fa352652ae49f58f
+#   text hash     f43a83d01339b633
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

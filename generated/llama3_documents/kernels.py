@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8dd111e5e8759b25
-#   text hash     cf1a8c775f70bd3a
+#   content hash  fa352652ae49f58f
+#   text hash     6ec7e70bd16a392c
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

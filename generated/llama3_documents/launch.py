@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8dd111e5e8759b25
-#   text hash     bd90d2dabace73ac
+#   content hash  fa352652ae49f58f
+#   text hash     e09d4430f0bd7c99
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8dd111e5e8759b25
-#   text hash     e3996c5dbadf791f
+#   content hash  fa352652ae49f58f
+#   text hash     73d086beaaf080cf
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8dd111e5e8759b25
-#   text hash     a65481746a5a1d3e
+#   content hash  fa352652ae49f58f
+#   text hash     b3fb64959b9a1fba
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

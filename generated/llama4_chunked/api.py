@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  54f52656fa0560de
-#   text hash     3af1d3a28f805899
+#   content hash  c96b7cbe483b5f51
+#   text hash     1a97a44cea4978f9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

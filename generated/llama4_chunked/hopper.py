@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  54f52656fa0560de
-#   text hash     e68816deba31ef45
+#   content hash  c96b7cbe483b5f51
+#   text hash     b59baab6bebd85ea
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  54f52656fa0560de
-#   text hash     23b9c63ef420072a
+#   content hash  c96b7cbe483b5f51
+#   text hash     e5a175abe74ce7e2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  54f52656fa0560de
-#   text hash     b9d89c408b218f0e
+#   content hash  c96b7cbe483b5f51
+#   text hash     cd9540a58c91767c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  54f52656fa0560de
-#   text hash     9ea3a810114ce11c
+#   content hash  c96b7cbe483b5f51
+#   text hash     adbc62723c4171ce
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

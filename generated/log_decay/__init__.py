@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ff4be5711dd0120b
-#   text hash     9222c6f9eda7a7b6
+#   content hash  e88ec9c0e377edbf
+#   text hash     80fd3affa50fda98
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

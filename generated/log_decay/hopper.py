@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ff4be5711dd0120b
-#   text hash     34f2716af493ec74
+#   content hash  e88ec9c0e377edbf
+#   text hash     8065294b1cf45d86
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ff4be5711dd0120b
-#   text hash     b18a38ae2d4def2b
+#   content hash  e88ec9c0e377edbf
+#   text hash     8f78793fc9a28bcc
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

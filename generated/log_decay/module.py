@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ff4be5711dd0120b
-#   text hash     c314e8226878db35
+#   content hash  e88ec9c0e377edbf
+#   text hash     4f027cab5261df1a
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ff4be5711dd0120b
-#   text hash     b155783154af8839
+#   content hash  e88ec9c0e377edbf
+#   text hash     169b55b10447dceb
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  00cf5e578b2b39ec
-#   text hash     3fc436db7bef0eea
+#   content hash  c1e362431919ecb0
+#   text hash     b0a50d6a4385e384
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  00cf5e578b2b39ec
-#   text hash     c62e240711a77ede
+#   content hash  c1e362431919ecb0
+#   text hash     757e226e916583e3
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  00cf5e578b2b39ec
-#   text hash     0769ac27b8cfdbcc
+#   content hash  c1e362431919ecb0
+#   text hash     48c18c0133d67568
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  00cf5e578b2b39ec
-#   text hash     946c025209015bb8
+#   content hash  c1e362431919ecb0
+#   text hash     81e37b93627bd748
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

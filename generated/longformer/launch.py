@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  00cf5e578b2b39ec
-#   text hash     c3453b9aaae78e20
+#   content hash  c1e362431919ecb0
+#   text hash     a390b7052797c67f
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  935f17871a537edb
-#   text hash     191b807b51074c76
+#   content hash  389c9bd582e5fbc1
+#   text hash     7badafbc4ca6a51f
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

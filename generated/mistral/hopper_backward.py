@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  935f17871a537edb
-#   text hash     03e9bd38c8e0c346
+#   content hash  389c9bd582e5fbc1
+#   text hash     57affaf6417bb4e5
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  935f17871a537edb
-#   text hash     7405feb697e0e6fc
+#   content hash  389c9bd582e5fbc1
+#   text hash     2267d355395ce875
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  935f17871a537edb
-#   text hash     377d2fd7701b67b7
+#   content hash  389c9bd582e5fbc1
+#   text hash     67d09e3cf51d4ace
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  935f17871a537edb
-#   text hash     4800b4e2c3e9be62
+#   content hash  389c9bd582e5fbc1
+#   text hash     0d27aa78bb0f9883
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

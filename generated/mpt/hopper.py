@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6bfe4c8eecd59be8
-#   text hash     f06c3a722173c219
+#   content hash  9685724f15ec65b4
+#   text hash     59de3ea6e62fb482
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6bfe4c8eecd59be8
-#   text hash     7726b4645495ff31
+#   content hash  9685724f15ec65b4
+#   text hash     c4eb5c738a12ae77
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6bfe4c8eecd59be8
-#   text hash     28807f3ee14a99b5
+#   content hash  9685724f15ec65b4
+#   text hash     73c3d07233a1decd
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6bfe4c8eecd59be8
-#   text hash     d0a0ac3d7f50049a
+#   content hash  9685724f15ec65b4
+#   text hash     cb3276b16b7ff2a5
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a040310289783a3b
-#   text hash     5ea33d71c5ee76d8
+#   content hash  0eb1a20fe2c354ac
+#   text hash     48e58543719708a2
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py gets."""
 

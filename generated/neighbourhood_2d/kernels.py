@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a040310289783a3b
-#   text hash     82db4df53334ae44
+#   content hash  0eb1a20fe2c354ac
+#   text hash     c6828266a09b6e13
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a040310289783a3b
-#   text hash     b23ba1b39fee479a
+#   content hash  0eb1a20fe2c354ac
+#   text hash     1068011061d8209b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  91f40562b9324148
-#   text hash     4442ecf93aab665c
+#   content hash  6b1ba0d4460151b1
+#   text hash     1489945fd7e11029
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -228,6 +228,7 @@ def launch_again(cache, *values):
     return True
 
 
+@functools.lru_cache(1024)
 def starter(compiled, grid):
     """What launches a compiled kernel, on the current stream where none is given.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a040310289783a3b
-#   text hash     a2af80d1c3e37a28
+#   content hash  0eb1a20fe2c354ac
+#   text hash     2404578f7ba01cb9
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

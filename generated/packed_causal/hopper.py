@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  db9ec914f829dca8
-#   text hash     7c9cc31d5c367997
+#   content hash  014ffbea533aecc8
+#   text hash     2f27384d562e70c7
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  db9ec914f829dca8
-#   text hash     6799883fc5b6bccd
+#   content hash  014ffbea533aecc8
+#   text hash     0ef4814ee1efca38
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

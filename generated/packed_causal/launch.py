@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  db9ec914f829dca8
-#   text hash     1985c0a2f74fcb67
+#   content hash  014ffbea533aecc8
+#   text hash     71e14b8a13e57757
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  db9ec914f829dca8
-#   text hash     be61715381e04d86
+#   content hash  014ffbea533aecc8
+#   text hash     83fd101bf68d4b44
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  db9ec914f829dca8
-#   text hash     630e4b738380498d
+#   content hash  014ffbea533aecc8
+#   text hash     a6e08282f30ac37e
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

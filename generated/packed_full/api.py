@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0e55addfdde9fc39
-#   text hash     a105bef951d495c8
+#   content hash  938c206ca76e2806
+#   text hash     ff7fd0191de98183
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

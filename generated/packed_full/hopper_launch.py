@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0e55addfdde9fc39
-#   text hash     f5619bbfd3c25892
+#   content hash  938c206ca76e2806
+#   text hash     6d3792d9378303ec
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0e55addfdde9fc39
-#   text hash     cd73b375e6287c85
+#   content hash  938c206ca76e2806
+#   text hash     1914196c25062ee9
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0e55addfdde9fc39
-#   text hash     622107e6434ec80c
+#   content hash  938c206ca76e2806
+#   text hash     c3c99c7e784d11ec
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

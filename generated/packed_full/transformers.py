@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0e55addfdde9fc39
-#   text hash     654fba5bc270ff62
+#   content hash  938c206ca76e2806
+#   text hash     627f3f423411e261
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

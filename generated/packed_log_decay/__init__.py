@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  38eec0700c3c77c6
-#   text hash     9da7daedf58cc014
+#   content hash  2aea16e0a23cc524
+#   text hash     cb9309212190b418
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  38eec0700c3c77c6
-#   text hash     d65a2501d48ec792
+#   content hash  2aea16e0a23cc524
+#   text hash     478062d989f3cc23
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  38eec0700c3c77c6
-#   text hash     22e9f77603be798a
+#   content hash  2aea16e0a23cc524
+#   text hash     08877491b5c1b3b6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

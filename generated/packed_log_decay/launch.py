@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  38eec0700c3c77c6
-#   text hash     38831d7b7da930a2
+#   content hash  2aea16e0a23cc524
+#   text hash     531cd6b491a8cd01
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

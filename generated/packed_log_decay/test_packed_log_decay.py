@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  38eec0700c3c77c6
-#   text hash     39a9c850ea51ec45
+#   content hash  2aea16e0a23cc524
+#   text hash     e417ebffdcefe4c0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0f0ce3707d1851ec
-#   text hash     f54b0cf8c2ae7090
+#   content hash  a409d24bc2f154a6
+#   text hash     33cff61a28ee3e12
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

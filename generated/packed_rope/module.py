@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0f0ce3707d1851ec
-#   text hash     cedb0555a2526745
+#   content hash  a409d24bc2f154a6
+#   text hash     0d4fc0ddcd7200e7
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

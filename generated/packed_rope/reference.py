@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0f0ce3707d1851ec
-#   text hash     4c5f1f45b5c961f4
+#   content hash  a409d24bc2f154a6
+#   text hash     79a04f71403d214a
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

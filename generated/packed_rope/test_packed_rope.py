@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0f0ce3707d1851ec
-#   text hash     c908ad5114eb93c7
+#   content hash  a409d24bc2f154a6
+#   text hash     95050b63f610aede
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0f0ce3707d1851ec
-#   text hash     e8eacee8d480e220
+#   content hash  a409d24bc2f154a6
+#   text hash     2ca7a2704b09adc7
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8ba12dfbe35d8c14
-#   text hash     4f4360fabe664ed2
+#   content hash  85f4c6bb68f5087c
+#   text hash     f3d06fb3820022c2
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8ba12dfbe35d8c14
-#   text hash     2d1cfa6a57c92f99
+#   content hash  85f4c6bb68f5087c
+#   text hash     f0256f17eb1181ce
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8ba12dfbe35d8c14
-#   text hash     da6535f1084c7b47
+#   content hash  85f4c6bb68f5087c
+#   text hash     dcae6157ae514c6e
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

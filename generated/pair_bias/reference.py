@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8ba12dfbe35d8c14
-#   text hash     af7f4f34424a5a52
+#   content hash  85f4c6bb68f5087c
+#   text hash     0b7865b31c1722d4
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

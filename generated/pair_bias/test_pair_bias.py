@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8ba12dfbe35d8c14
-#   text hash     edb5c9a1cf31fb39
+#   content hash  85f4c6bb68f5087c
+#   text hash     20202e0e1cbadd08
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

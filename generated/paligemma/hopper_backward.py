@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ca35d83266306416
-#   text hash     864735de5ab771b8
+#   content hash  4d3df3db805cd4e0
+#   text hash     1337b139e3f73ce9
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ca35d83266306416
-#   text hash     43fb03ed415a535e
+#   content hash  4d3df3db805cd4e0
+#   text hash     949c05ecdb23df6d
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

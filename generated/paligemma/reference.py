@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ca35d83266306416
-#   text hash     67cb7b05b473db56
+#   content hash  4d3df3db805cd4e0
+#   text hash     86c3fe869928211d
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

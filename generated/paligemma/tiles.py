@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ca35d83266306416
-#   text hash     466ca397d756a916
+#   content hash  4d3df3db805cd4e0
+#   text hash     524745249b8e66d3
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  40ccfcd8c4c6fc7b
-#   text hash     39d7bea5c2d7a648
+#   content hash  d114a23cab72f778
+#   text hash     53595272108036f2
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

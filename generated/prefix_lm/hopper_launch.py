@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  40ccfcd8c4c6fc7b
-#   text hash     3ab9b2dedecce4e6
+#   content hash  d114a23cab72f778
+#   text hash     aeb841d43780d123
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py gets."""
 

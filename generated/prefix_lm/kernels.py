@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  40ccfcd8c4c6fc7b
-#   text hash     226dd77cb5871989
+#   content hash  d114a23cab72f778
+#   text hash     bb00851fa2897c26
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  40ccfcd8c4c6fc7b
-#   text hash     7e9f9acc89650591
+#   content hash  d114a23cab72f778
+#   text hash     4ec92b9a0622b170
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

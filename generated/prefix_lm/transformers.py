@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  40ccfcd8c4c6fc7b
-#   text hash     e367abad0efca397
+#   content hash  d114a23cab72f778
+#   text hash     cc528cc94fedbb8b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -74,7 +74,7 @@ def attend(
     rows = _rows(attention_mask, query, key, is_causal)
     given = dict(scale=scaling)
     if _decodes(query, key, is_causal):
-        return attend_with_cache(q, k, v, **_cached(key, query.shape[2], rows), **given), None
+        return attend_with_cache(q, k, v, **_cached(key, attention_mask, rows), **given), None
     out = attention(q, k, v, **rows, **given)
     return out, None
 
@@ -88,12 +88,15 @@ def _decodes(query, key, is_causal):
     return few and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
-def _cached(key, tokens, rows):
-    """The keywords of `attend_with_cache` by those of `attention`; the last keys are the new tokens' own."""
-    given = {name: rows[name] for name in rows if name not in ("k_starts", "k_lens", "q_start")}
-    if "q_start" not in rows:
-        return given | {"seq_lens": key.new_full(key.shape[:1], key.shape[2], dtype=torch.int32)}
-    return given | {"seq_lens": rows["q_start"] + tokens, "k_starts": rows["k_starts"].contiguous()}
+def _cached(key, attention_mask, rows):
+    """The keywords of `attend_with_cache` by what `mask` made, and `_rows` of that."""
+    given = {name: x for name, x in rows.items() if name not in ("k_lens", "q_start")}
+    if "q_start" in rows:
+        given["seq_lens"] = _numbers(attention_mask)[-1]
+    else:
+        # the last key is the last new token's own
+        given["seq_lens"] = key.new_full(key.shape[:1], key.shape[2], dtype=torch.int32)
+    return given
 
 
 def mask(
@@ -109,9 +112,9 @@ def mask(
     device="cpu",
     **kwargs,
 ):
-    """The length of each entry's prefix, where its keys begin and end, the first query's position: int32 (B, 4, 1, 1).
+    """The length of each entry's prefix, where its keys begin and end, the first query's position: int32 (B, 5, 1, 1).
 
-    The last ones are left out where nothing is padded, and in layers that see all keys, which are a prefix then. The
+    Behind them stands how many keys there are with those of the queries. The last ones are left out where nothing is padded, and in layers that see all keys, which are a prefix then. The
     four axes are those of a mask, which models hand on unread. attention_mask (B, tokens so far) may be padded on
     either side, without holes.
     """
@@ -135,7 +138,8 @@ def mask(
     if lined and _is_full(attention_mask, kv_length, wait):
         return _columns(length)
     # without a position where all is visible: queries of another sequence stand at none of the keys
-    return _columns(length, first, end) if whole else _columns(length, first, end, q_offset - first)
+    start = q_offset - first
+    return _columns(length, first, end) if whole else _columns(length, first, end, start, start + q_length)
 
 
 def _rows(attention_mask, query, key, is_causal):
@@ -192,14 +196,26 @@ def _keys(attention_mask, batch_size, kv_length, kv_offset, device, wait):
 
 
 def _columns(*columns):
-    """Numbers of each entry (B,) with the four axes of a mask."""
-    return torch.stack(torch.broadcast_tensors(*columns), 1).to(torch.int32)[:, :, None, None]
+    """Numbers of each entry (B,) with the four axes of a mask; those of all entries lie side by side."""
+    return torch.stack(torch.broadcast_tensors(*columns)).to(torch.int32).T[:, :, None, None]
+
+
+LAST = {}  # the mask of the last call and its columns: layers hand on the same one
 
 
 def _numbers(attention_mask):
     """The columns of what `mask` made."""
+    if torch.compiler.is_compiling():
+        return _unbound(attention_mask)
+    last = LAST.get("mask")
+    if last is None or last[0] is not attention_mask:
+        last = LAST["mask"] = attention_mask, _unbound(attention_mask)
+    return last[1]
+
+
+def _unbound(attention_mask):
     made = isinstance(attention_mask, torch.Tensor) and attention_mask.dtype == torch.int32
     if not made or attention_mask.dim() != 4 or attention_mask.shape[2:] != (1, 1):
         got = getattr(attention_mask, "shape", type(attention_mask).__name__)
         raise ValueError(f"{SPEC}: expected no ready mask, but a 2-D attention_mask of the model, got {got}")
-    return attention_mask[:, :, 0, 0].unbind(1)
+    return tuple(x.contiguous() for x in attention_mask[:, :, 0, 0].unbind(1))

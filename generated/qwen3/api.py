@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  76f73dfd8130095e
-#   text hash     bcd169f35a005ce9
+#   content hash  98b7e4c2d563731b
+#   text hash     cd3927bbf1e4ca03
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  76f73dfd8130095e
-#   text hash     ebc9825433a5bd4a
+#   content hash  98b7e4c2d563731b
+#   text hash     d164e5b993f31ac9
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  76f73dfd8130095e
-#   text hash     4c71b2e1c2e341cf
+#   content hash  98b7e4c2d563731b
+#   text hash     d94e70d56f10fb19
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py gets."""
 

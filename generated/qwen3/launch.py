@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  76f73dfd8130095e
-#   text hash     f2c88b9e66b1fe2d
+#   content hash  98b7e4c2d563731b
+#   text hash     ff1027888557cfa0
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

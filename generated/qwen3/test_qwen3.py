@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  76f73dfd8130095e
-#   text hash     f48100c569a2c6cc
+#   content hash  98b7e4c2d563731b
+#   text hash     8f52acb8f71c5d34
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

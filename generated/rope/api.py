@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4df2c5e9352a45bb
-#   text hash     0195324850c8db69
+#   content hash  4306ff7a1d287d4d
+#   text hash     4adfe69dad585788
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

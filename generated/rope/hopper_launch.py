@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4df2c5e9352a45bb
-#   text hash     86c034be3eaa95df
+#   content hash  4306ff7a1d287d4d
+#   text hash     0018f130bb94ba6d
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

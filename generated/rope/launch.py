@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4df2c5e9352a45bb
-#   text hash     29367cbd56d0ad12
+#   content hash  4306ff7a1d287d4d
+#   text hash     c15c78b03703e382
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4df2c5e9352a45bb
-#   text hash     4f8f54002850616e
+#   content hash  4306ff7a1d287d4d
+#   text hash     c6f5eac2fd6a72e8
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

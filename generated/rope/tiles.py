@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4df2c5e9352a45bb
-#   text hash     e84d0eb211feef9c
+#   content hash  4306ff7a1d287d4d
+#   text hash     21af3ccf38641bf5
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

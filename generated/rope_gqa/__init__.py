@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  790abb9368c482ac
-#   text hash     400128d16ff0c58a
+#   content hash  bb5f66d6cc5a0a3f
+#   text hash     e0f6d13a7024599a
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

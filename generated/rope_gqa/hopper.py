@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  790abb9368c482ac
-#   text hash     662c3d1a4ce60061
+#   content hash  bb5f66d6cc5a0a3f
+#   text hash     0e51ffd3c1bc3336
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  790abb9368c482ac
-#   text hash     6fc998de57f12845
+#   content hash  bb5f66d6cc5a0a3f
+#   text hash     8b333b1450906aef
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py gets."""
 

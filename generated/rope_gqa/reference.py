@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  790abb9368c482ac
-#   text hash     faa11a7deb5f29a3
+#   content hash  bb5f66d6cc5a0a3f
+#   text hash     a0e04348de18504c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

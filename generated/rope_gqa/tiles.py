@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  790abb9368c482ac
-#   text hash     1ed9c506b8fd5504
+#   content hash  bb5f66d6cc5a0a3f
+#   text hash     0841a9c9cf8e6ad4
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  035169218b5ca518
-#   text hash     d841bebd5e0f802f
+#   content hash  dbb68eef7ecaa7fb
+#   text hash     94acfdf593597676
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

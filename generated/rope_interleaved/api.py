@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  035169218b5ca518
-#   text hash     69a5b153b745878a
+#   content hash  dbb68eef7ecaa7fb
+#   text hash     65d5e52d46639128
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  035169218b5ca518
-#   text hash     c8b20b36793c4cc3
+#   content hash  dbb68eef7ecaa7fb
+#   text hash     011424feebbd2d20
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py gets."""
 

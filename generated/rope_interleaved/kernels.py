@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  035169218b5ca518
-#   text hash     5abc617e1ced4f42
+#   content hash  dbb68eef7ecaa7fb
+#   text hash     c1d71b2fa81d86f8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

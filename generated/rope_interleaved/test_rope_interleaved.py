@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  035169218b5ca518
-#   text hash     293e7d68560b73b7
+#   content hash  dbb68eef7ecaa7fb
+#   text hash     a4fc1a4a59ecce19
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

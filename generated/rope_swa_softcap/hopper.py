@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d0a5cd3e2efcaaf9
-#   text hash     59b6b31055030871
+#   content hash  f7f842be47a4d94d
+#   text hash     52a462369cac1e29
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

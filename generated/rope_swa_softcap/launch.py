@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d0a5cd3e2efcaaf9
-#   text hash     c4e87e7a5ae9dc96
+#   content hash  f7f842be47a4d94d
+#   text hash     265d86ac082c33ae
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

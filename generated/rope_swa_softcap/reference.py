@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d0a5cd3e2efcaaf9
-#   text hash     0a6c01c8f160bc9d
+#   content hash  f7f842be47a4d94d
+#   text hash     ff25fb42cbef1d2d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d0a5cd3e2efcaaf9
-#   text hash     ea12c9178280742a
+#   content hash  f7f842be47a4d94d
+#   text hash     f28d9333eb59b929
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d0a5cd3e2efcaaf9
-#   text hash     46d028972bb217b6
+#   content hash  f7f842be47a4d94d
+#   text hash     bca80b9cdd12cedf
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

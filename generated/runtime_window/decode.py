@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3e289f4627358e6b
-#   text hash     9f23ddf9cb8a151b
+#   content hash  3a92ec62e90fe8d8
+#   text hash     3fda48d3b427b720
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3e289f4627358e6b
-#   text hash     3e5675a94d696e6f
+#   content hash  3a92ec62e90fe8d8
+#   text hash     fd3ac2591037ab79
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

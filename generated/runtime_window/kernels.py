@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3e289f4627358e6b
-#   text hash     e0fdbd4c156b7173
+#   content hash  3a92ec62e90fe8d8
+#   text hash     e0754c7e7fc25ecd
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3e289f4627358e6b
-#   text hash     16ba0ec712ef0d8a
+#   content hash  3a92ec62e90fe8d8
+#   text hash     40e6988c636465b6
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3e289f4627358e6b
-#   text hash     803be257abdd730f
+#   content hash  3a92ec62e90fe8d8
+#   text hash     05e6cb03435a21f5
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

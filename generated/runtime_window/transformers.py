@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3e289f4627358e6b
-#   text hash     0bee15b56278ebaf
+#   content hash  3a92ec62e90fe8d8
+#   text hash     c83f03663f506b0c
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -74,7 +74,7 @@ def attend(
     rows = _rows(attention_mask)
     given = dict(window=2**28 if sliding_window is None else sliding_window, scale=scaling)
     if _decodes(query, key, is_causal):
-        return attend_with_cache(q, k, v, **_cached(key, query.shape[2], rows), **given), None
+        return attend_with_cache(q, k, v, **_cached(key, attention_mask, rows), **given), None
     out = attention(q, k, v, **rows, **given)
     return out, None
 
@@ -88,12 +88,15 @@ def _decodes(query, key, is_causal):
     return few and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
-def _cached(key, tokens, rows):
-    """The keywords of `attend_with_cache` by those of `attention`; the last keys are the new tokens' own."""
-    given = {name: rows[name] for name in rows if name not in ("k_starts", "k_lens", "q_start")}
-    if "q_start" not in rows:
-        return given | {"seq_lens": key.new_full(key.shape[:1], key.shape[2], dtype=torch.int32)}
-    return given | {"seq_lens": rows["q_start"] + tokens, "k_starts": rows["k_starts"].contiguous()}
+def _cached(key, attention_mask, rows):
+    """The keywords of `attend_with_cache` by what `mask` made, and `_rows` of that."""
+    given = {name: x for name, x in rows.items() if name not in ("k_lens", "q_start")}
+    if "q_start" in rows:
+        given["seq_lens"] = _numbers(attention_mask)[-1]
+    else:
+        # the last key is the last new token's own
+        given["seq_lens"] = key.new_full(key.shape[:1], key.shape[2], dtype=torch.int32)
+    return given
 
 
 def mask(
@@ -109,7 +112,9 @@ def mask(
     device="cpu",
     **kwargs,
 ):
-    """Where entries' keys begin and end, and the first query's position: int32 (B, 3, 1, 1); None where all line up.
+    """Where entries' keys begin and end, the first query's position, and how many keys there are with those of the queries.
+
+    int32 (B, 4, 1, 1); None where all line up.
 
     The four axes are those of a mask, which models hand on unread. attention_mask (B, tokens so far) may be padded on
     either side, without holes.
@@ -127,15 +132,15 @@ def mask(
     if lined and _is_full(attention_mask, kv_offset + kv_length, wait):
         return None
     first, end = _keys(attention_mask, batch_size, kv_length, kv_offset, device, wait)
-    return _columns(first, end, q_offset - kv_offset - first)
+    start = q_offset - kv_offset - first
+    return _columns(first, end, start, start + q_length)
 
 
 def _rows(attention_mask):
     """The keywords of `attention` by what `mask` made."""
     if attention_mask is None:
         return {}
-    first, end, start = _numbers(attention_mask)
-    return {"k_starts": first, "k_lens": end, "q_start": start}
+    return dict(zip(("k_starts", "k_lens", "q_start"), _numbers(attention_mask)))
 
 
 def _neighbours(mask_function, batch_size, kv_length, device):
@@ -184,14 +189,26 @@ def _keys(attention_mask, batch_size, kv_length, kv_offset, device, wait):
 
 
 def _columns(*columns):
-    """Numbers of each entry (B,) with the four axes of a mask."""
-    return torch.stack(torch.broadcast_tensors(*columns), 1).to(torch.int32)[:, :, None, None]
+    """Numbers of each entry (B,) with the four axes of a mask; those of all entries lie side by side."""
+    return torch.stack(torch.broadcast_tensors(*columns)).to(torch.int32).T[:, :, None, None]
+
+
+LAST = {}  # the mask of the last call and its columns: layers hand on the same one
 
 
 def _numbers(attention_mask):
     """The columns of what `mask` made."""
+    if torch.compiler.is_compiling():
+        return _unbound(attention_mask)
+    last = LAST.get("mask")
+    if last is None or last[0] is not attention_mask:
+        last = LAST["mask"] = attention_mask, _unbound(attention_mask)
+    return last[1]
+
+
+def _unbound(attention_mask):
     made = isinstance(attention_mask, torch.Tensor) and attention_mask.dtype == torch.int32
     if not made or attention_mask.dim() != 4 or attention_mask.shape[2:] != (1, 1):
         got = getattr(attention_mask, "shape", type(attention_mask).__name__)
         raise ValueError(f"{SPEC}: expected no ready mask, but a 2-D attention_mask of the model, got {got}")
-    return attention_mask[:, :, 0, 0].unbind(1)
+    return tuple(x.contiguous() for x in attention_mask[:, :, 0, 0].unbind(1))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bcbd8649a3db7884
-#   text hash     9985151df57a0681
+#   content hash  10ca12ba986a53e9
+#   text hash     f850ab5878247d3a
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bcbd8649a3db7884
-#   text hash     62b2c8d0503e48fb
+#   content hash  10ca12ba986a53e9
+#   text hash     20a89d83e594a2a1
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

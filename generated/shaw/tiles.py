@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bcbd8649a3db7884
-#   text hash     d6bc703781594493
+#   content hash  10ca12ba986a53e9
+#   text hash     163ac4b5891e5de1
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

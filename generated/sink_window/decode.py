@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9f78c8c85aa081fd
-#   text hash     4c8356fd646ebb2e
+#   content hash  b601c986c1de78dc
+#   text hash     2a8788c8f3512934
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9f78c8c85aa081fd
-#   text hash     bcc73bfb3f7413ab
+#   content hash  b601c986c1de78dc
+#   text hash     4e6ed15e384333af
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9f78c8c85aa081fd
-#   text hash     ec40409d9265b492
+#   content hash  b601c986c1de78dc
+#   text hash     f5112cfa0f82e9f8
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9f78c8c85aa081fd
-#   text hash     78f92b722db15a1d
+#   content hash  b601c986c1de78dc
+#   text hash     762f1828a9af31bd
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

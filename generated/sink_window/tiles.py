@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9f78c8c85aa081fd
-#   text hash     b84e3c9b1d32abf3
+#   content hash  b601c986c1de78dc
+#   text hash     4a0db2d484c22f6f
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

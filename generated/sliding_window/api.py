@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1ed7f58a7c0f8aab
-#   text hash     c02681ffd92181ea
+#   content hash  62e8655822e4ddb8
+#   text hash     327237875482c950
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1ed7f58a7c0f8aab
-#   text hash     ce1b21fa8ce62e50
+#   content hash  62e8655822e4ddb8
+#   text hash     4f2674967c5d8188
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1ed7f58a7c0f8aab
-#   text hash     5a6bf31f28aca308
+#   content hash  62e8655822e4ddb8
+#   text hash     49a0b2d8adac9d2f
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

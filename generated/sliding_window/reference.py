@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1ed7f58a7c0f8aab
-#   text hash     d6bb88bf084b847d
+#   content hash  62e8655822e4ddb8
+#   text hash     96fddca975c2050b
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1ed7f58a7c0f8aab
-#   text hash     f35ee6f1ef37fa11
+#   content hash  62e8655822e4ddb8
+#   text hash     f6030500b330ee21
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e6ab62664888d69d
-#   text hash     8e77d843fb539ee3
+#   content hash  237ec21f5f29036a
+#   text hash     da3aca4097125152
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

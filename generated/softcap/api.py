@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e6ab62664888d69d
-#   text hash     6b8bbe0e0eb59309
+#   content hash  237ec21f5f29036a
+#   text hash     2c8baecf2194ea5b
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e6ab62664888d69d
-#   text hash     70afc1f0e37bc87d
+#   content hash  237ec21f5f29036a
+#   text hash     1c0520eceb657040
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e6ab62664888d69d
-#   text hash     88089502a3160dae
+#   content hash  237ec21f5f29036a
+#   text hash     bc6ff7e7a4e4f45b
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e6ab62664888d69d
-#   text hash     85a34b7dd56f38c0
+#   content hash  237ec21f5f29036a
+#   text hash     48e95bdc5ac352a2
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

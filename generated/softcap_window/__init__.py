@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  865265d25b95655d
-#   text hash     4d712f0452c56dba
+#   content hash  4f960d4dee9849a6
+#   text hash     fcb41798b7990d84
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

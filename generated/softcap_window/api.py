@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  865265d25b95655d
-#   text hash     cd9d35dde42d4ad5
+#   content hash  4f960d4dee9849a6
+#   text hash     7c3f455e4ba0ceb5
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

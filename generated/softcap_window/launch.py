@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  865265d25b95655d
-#   text hash     136a30e0b9dd8f61
+#   content hash  4f960d4dee9849a6
+#   text hash     bc32964cbd6134ee
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  865265d25b95655d
-#   text hash     d8b58114cd7ccdcc
+#   content hash  4f960d4dee9849a6
+#   text hash     3dbe292548db939e
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

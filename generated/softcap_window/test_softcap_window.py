@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  865265d25b95655d
-#   text hash     28c3be8deae8cd0f
+#   content hash  4f960d4dee9849a6
+#   text hash     9e8d37239dc085e6
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d871a025f1df02a5
-#   text hash     4d9e6dc10f02356e
+#   content hash  f906204b44406725
+#   text hash     4ebfab3a7906d8c6
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d871a025f1df02a5
-#   text hash     1a183e4bcc620315
+#   content hash  f906204b44406725
+#   text hash     813cfe43da1f6670
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

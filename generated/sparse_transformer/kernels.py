@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d871a025f1df02a5
-#   text hash     fe3d4727f729bbd1
+#   content hash  f906204b44406725
+#   text hash     2c1778122e902d78
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

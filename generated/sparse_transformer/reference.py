@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d871a025f1df02a5
-#   text hash     0f50a9b3fef010b9
+#   content hash  f906204b44406725
+#   text hash     dbd5450a0554d091
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

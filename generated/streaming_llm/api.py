@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  094be04562d9591f
-#   text hash     381c532abcf1d511
+#   content hash  dbcd9df833176a49
+#   text hash     2c4f632fb46b2187
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  094be04562d9591f
-#   text hash     6ac1bc40f13d2be0
+#   content hash  dbcd9df833176a49
+#   text hash     e0cecb0e5c2ba308
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

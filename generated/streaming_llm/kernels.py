@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  094be04562d9591f
-#   text hash     41dbbc31bd033208
+#   content hash  dbcd9df833176a49
+#   text hash     e58a32d2650337dc
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

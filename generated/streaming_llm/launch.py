@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  094be04562d9591f
-#   text hash     cd1d3b3017fe33e9
+#   content hash  dbcd9df833176a49
+#   text hash     ad6cee911a34b6a7
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

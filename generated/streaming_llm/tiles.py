@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  094be04562d9591f
-#   text hash     0dc9ecd23266f72a
+#   content hash  dbcd9df833176a49
+#   text hash     3ceaf46e1f427c78
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b1f2d1620f4cedb9
-#   text hash     cf01ef9733d6cdd9
+#   content hash  f5cfc0662aa6ffe2
+#   text hash     c6cf7f2658c04f66
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

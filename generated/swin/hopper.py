@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b1f2d1620f4cedb9
-#   text hash     4ee18e87e4df60eb
+#   content hash  f5cfc0662aa6ffe2
+#   text hash     7490d13d4d9cc41f
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

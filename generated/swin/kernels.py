@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b1f2d1620f4cedb9
-#   text hash     981d1dae818bfd22
+#   content hash  f5cfc0662aa6ffe2
+#   text hash     178364f9a021008b
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b1f2d1620f4cedb9
-#   text hash     c079b9690730e074
+#   content hash  f5cfc0662aa6ffe2
+#   text hash     86fe238d3d344956
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

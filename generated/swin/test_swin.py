@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b1f2d1620f4cedb9
-#   text hash     df9469b981c09b27
+#   content hash  f5cfc0662aa6ffe2
+#   text hash     ae570485eb08ab5e
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b1f2d1620f4cedb9
-#   text hash     e3de708c4f718988
+#   content hash  f5cfc0662aa6ffe2
+#   text hash     8a612ad2d446a5c7
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

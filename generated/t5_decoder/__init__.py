@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  83f17c60c841dc9c
-#   text hash     d8258b5adae4135b
+#   content hash  de606d1b00b4db44
+#   text hash     7403742d306618b7
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  83f17c60c841dc9c
-#   text hash     f0e5f1739ed3b05e
+#   content hash  de606d1b00b4db44
+#   text hash     b0fb84fa39a048bb
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  83f17c60c841dc9c
-#   text hash     555aa606af9306b4
+#   content hash  de606d1b00b4db44
+#   text hash     7b84bc5646e75fbe
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

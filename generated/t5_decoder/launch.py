@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  83f17c60c841dc9c
-#   text hash     9c39684a54030ab4
+#   content hash  de606d1b00b4db44
+#   text hash     5de11908b2b140df
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  83f17c60c841dc9c
-#   text hash     a9d83bd20e83e393
+#   content hash  de606d1b00b4db44
+#   text hash     9650325ef9547f35
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

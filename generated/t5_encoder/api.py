@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ab0b72b3d6767812
-#   text hash     ca8ea69019949766
+#   content hash  0b30feeb69197b97
+#   text hash     1b410ed351ed45de
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ab0b72b3d6767812
-#   text hash     b91d2f5e7ad5f89d
+#   content hash  0b30feeb69197b97
+#   text hash     ac1bfdcc34260b1c
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

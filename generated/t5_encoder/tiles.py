@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ab0b72b3d6767812
-#   text hash     bf0763a0ddf1f068
+#   content hash  0b30feeb69197b97
+#   text hash     aeac6dc27bdf79b5
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

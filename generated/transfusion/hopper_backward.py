@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2cda4cce1fed8a7b
-#   text hash     244858b5928e8de4
+#   content hash  5820fdb9a95580c3
+#   text hash     172076a018a725d7
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2cda4cce1fed8a7b
-#   text hash     caea6d0fccb7b225
+#   content hash  5820fdb9a95580c3
+#   text hash     db8fea655a7851fc
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

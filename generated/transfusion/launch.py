@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2cda4cce1fed8a7b
-#   text hash     d6a100acfe73123a
+#   content hash  5820fdb9a95580c3
+#   text hash     b828d64e61e1965c
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2cda4cce1fed8a7b
-#   text hash     a4e077a328b44f5a
+#   content hash  5820fdb9a95580c3
+#   text hash     467a6a91e599f187
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2cda4cce1fed8a7b
-#   text hash     010e7d9e67f78950
+#   content hash  5820fdb9a95580c3
+#   text hash     3d3ee38598f93ee1
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

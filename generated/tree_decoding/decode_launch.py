@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3d16f124df4b601a
-#   text hash     a36e5c6c1e7ed511
+#   content hash  eaace98a45ca6731
+#   text hash     55925b0adaa80961
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -131,8 +131,8 @@ def attend(
         from_shapes=lambda: dict(
             lse_stride_sequence=lse_strides[0], lse_stride_head=lse_strides[1], tokens=q.shape[0], longest=longest,
             Hq=q.shape[1], splits=splits, split_size=split_size, DV=v.shape[-1], BLOCK_DV=runtime.padded_width(v),
-            BLOCK_S=16 if block_m > 16 or v.shape[-1] > 256 else 64, OVERLAP=runtime.overlaps(q.device), num_warps=4,
-            num_stages=2,
+            BLOCK_S=8 if v.shape[-1] > 256 else 16 if block_m > 16 else 64, OVERLAP=runtime.overlaps(q.device),
+            num_warps=4, num_stages=2,
         ),
     )  # fmt: skip
     call.launches[kind] = cache

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3d16f124df4b601a
-#   text hash     f43ed18ba7c057fc
+#   content hash  eaace98a45ca6731
+#   text hash     d8a85abdddeab8f6
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

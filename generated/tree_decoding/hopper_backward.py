@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3d16f124df4b601a
-#   text hash     ad9d92ec4bdbc3d6
+#   content hash  eaace98a45ca6731
+#   text hash     de37623999f6e47f
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3d16f124df4b601a
-#   text hash     c7346297bbf7e5de
+#   content hash  eaace98a45ca6731
+#   text hash     476cdcd6b66a1114
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

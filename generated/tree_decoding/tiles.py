@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3d16f124df4b601a
-#   text hash     95d195134edc2991
+#   content hash  eaace98a45ca6731
+#   text hash     a86bf572d51bf658
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -462,8 +462,8 @@ def test_one_token_waits_for_nothing(module: Callable[..., ModuleType], monkeypa
         watched.setattr(torch.Tensor, "__bool__", lambda x: pytest.fail("a look at the device"))
         made = module("causal").mask(**step, attention_mask=held)
         late = module("causal").mask(**(step | {"q_offset": torch.tensor(5)}))
-    assert late[..., 0, 0].tolist() == [[0, 6, 5], [0, 6, 5]]
-    assert made[..., 0, 0].tolist() == [[1, 6, 4], [0, 6, 5]]
+    assert late[..., 0, 0].tolist() == [[0, 6, 5, 6], [0, 6, 5, 6]]
+    assert made[..., 0, 0].tolist() == [[1, 6, 4, 5], [0, 6, 5, 6]]
     # so that a mistake shows there
     with pytest.raises(RuntimeError, match="causal: expected an attention_mask with padding on the left or right"):
         module("causal").mask(**step, attention_mask=held & (torch.arange(6) != 3))
@@ -503,12 +503,12 @@ def test_nothing_is_counted_where_all_lines_up(module: Callable[..., ModuleType]
     assert mask(2, 1, 6, q_offset=5) is None
     # what a mask leaves out is padding, as in other attention of the library
     made = mask(2, 2, 6, q_offset=4, attention_mask=torch.ones(2, 2).bool())
-    assert made[..., 0, 0].tolist() == [[0, 2, 4], [0, 2, 4]]
+    assert made[..., 0, 0].tolist() == [[0, 2, 4, 6], [0, 2, 4, 6]]
     # a cache for windows has room left
-    assert mask(2, 2, 9, q_offset=3)[..., 0, 0].tolist() == [[0, 9, 3], [0, 9, 3]]
+    assert mask(2, 2, 9, q_offset=3)[..., 0, 0].tolist() == [[0, 9, 3, 5], [0, 9, 3, 5]]
     # a static cache has more keys than there are tokens, and knows on the device how many
     made = mask(2, 1, 9, q_offset=torch.tensor(5))
-    assert made[..., 0, 0].tolist() == [[0, 9, 5], [0, 9, 5]]
+    assert made[..., 0, 0].tolist() == [[0, 9, 5, 6], [0, 9, 5, 6]]
 
 
 @pytest.mark.usefixtures("on_device")

@@ -302,7 +302,7 @@ class Decode:
                 Parameter("lse_stride_head", "i32", "lse_strides[1]"),
                 *_SIZES,
                 *p.constants("DV", "BLOCK_DV"),
-                Parameter("BLOCK_S", "constexpr", "16 if block_m > 16 or v.shape[-1] > 256 else 64"),
+                Parameter("BLOCK_S", "constexpr", "8 if v.shape[-1] > 256 else 16 if block_m > 16 else 64"),
                 _OVERLAP,
             ),
             "decode/join.jinja",

@@ -46,8 +46,8 @@ def unpacked(function: ast.FunctionDef) -> Iterator[tuple[str, tuple[str, ...]]]
 
 
 def packages(file: str) -> list[Path]:
-    """The packages that have a file."""
-    return sorted(GENERATED.glob(f"*/{file}"))
+    """Where files of a name lie, once each text of which there are several."""
+    return [*{path.read_text().partition('"""')[2]: path for path in sorted(GENERATED.glob(f"*/{file}"))}.values()]
 
 
 @pytest.mark.parametrize("file", FILES)

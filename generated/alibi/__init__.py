@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c3a5fc93503f41c5
-#   text hash     06170dc1e74be4a1
+#   content hash  a420584bb92cb7a5
+#   text hash     046c558135598d3f
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

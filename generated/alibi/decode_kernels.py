@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c3a5fc93503f41c5
-#   text hash     c4b70fdea890dd12
+#   content hash  a420584bb92cb7a5
+#   text hash     2663c01ac3cb37cb
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c3a5fc93503f41c5
-#   text hash     c58c263ac99fec34
+#   content hash  a420584bb92cb7a5
+#   text hash     c8d37cc452470154
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c3a5fc93503f41c5
-#   text hash     1da9118e9b372205
+#   content hash  a420584bb92cb7a5
+#   text hash     8f6d294638fd71d6
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

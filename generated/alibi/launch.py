@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c3a5fc93503f41c5
-#   text hash     079189b28e911339
+#   content hash  a420584bb92cb7a5
+#   text hash     6ef80f79e69fe756
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

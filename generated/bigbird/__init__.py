@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  170be1919790c198
-#   text hash     e95342e47ef93d83
+#   content hash  b42ca863b02fda1e
+#   text hash     df0b21ade8e094ca
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

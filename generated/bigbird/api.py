@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  170be1919790c198
-#   text hash     c48b5125c46b65cd
+#   content hash  b42ca863b02fda1e
+#   text hash     076632be16f7d4af
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  170be1919790c198
-#   text hash     813f90b4216dacf5
+#   content hash  b42ca863b02fda1e
+#   text hash     e7d6a23387e16ac3
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

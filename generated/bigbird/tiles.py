@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  170be1919790c198
-#   text hash     e815c074d00ccfe6
+#   content hash  b42ca863b02fda1e
+#   text hash     0f7b35528cee0d20
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  eafeab8dba1d6f44
-#   text hash     611c59b3bcf5221c
+#   content hash  76dd1a1a56fd915b
+#   text hash     502db212a7984a05
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

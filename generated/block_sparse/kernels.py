@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  eafeab8dba1d6f44
-#   text hash     c7e76be143318983
+#   content hash  76dd1a1a56fd915b
+#   text hash     492ca58e55b42fc9
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  eafeab8dba1d6f44
-#   text hash     2dacdd4a4553cdda
+#   content hash  76dd1a1a56fd915b
+#   text hash     83119bdcd3166f57
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

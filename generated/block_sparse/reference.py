@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  eafeab8dba1d6f44
-#   text hash     626c03fa00b201ea
+#   content hash  76dd1a1a56fd915b
+#   text hash     be9cddbf430c660b
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

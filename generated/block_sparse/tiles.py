@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  eafeab8dba1d6f44
-#   text hash     28e485e3de2489ce
+#   content hash  76dd1a1a56fd915b
+#   text hash     67ac55eead018084
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

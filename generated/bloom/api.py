@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c77413bc40d74d50
-#   text hash     185f1250341ac5a1
+#   content hash  fef6da2249873c7d
+#   text hash     e45250a4f676c21b
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

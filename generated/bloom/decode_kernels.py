@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c77413bc40d74d50
-#   text hash     9e26241468e4c225
+#   content hash  fef6da2249873c7d
+#   text hash     ccc3cdb82c60c339
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

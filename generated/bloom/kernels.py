@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c77413bc40d74d50
-#   text hash     14d0abe7b0e5594a
+#   content hash  fef6da2249873c7d
+#   text hash     203c6f4cb4f95c81
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

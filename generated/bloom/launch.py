@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c77413bc40d74d50
-#   text hash     3689efab3361a6ef
+#   content hash  fef6da2249873c7d
+#   text hash     3b18076665b2fba0
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

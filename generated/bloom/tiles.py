@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c77413bc40d74d50
-#   text hash     79192a1a69cec3b8
+#   content hash  fef6da2249873c7d
+#   text hash     8ff7ce347a95eee7
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  74ebf7ddb5229067
-#   text hash     83d801673ff01727
+#   content hash  eb3949a5d29393b1
+#   text hash     541cf54b706909ad
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  74ebf7ddb5229067
-#   text hash     145b6699f86c5c36
+#   content hash  eb3949a5d29393b1
+#   text hash     9e5340f55881c220
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

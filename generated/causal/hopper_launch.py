@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  74ebf7ddb5229067
-#   text hash     952ea240b9921a4b
+#   content hash  eb3949a5d29393b1
+#   text hash     921fcfebca9e9dd2
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

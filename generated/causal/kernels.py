@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  74ebf7ddb5229067
-#   text hash     fbbce05851d337e1
+#   content hash  eb3949a5d29393b1
+#   text hash     0c2d7bcff8852fb7
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

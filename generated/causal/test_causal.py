@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  74ebf7ddb5229067
-#   text hash     386dd75fd810390d
+#   content hash  eb3949a5d29393b1
+#   text hash     02db2930eb78c240
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  74ebf7ddb5229067
-#   text hash     67b79f9d2300b63d
+#   content hash  eb3949a5d29393b1
+#   text hash     1ad00085ad5d0824
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

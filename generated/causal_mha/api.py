@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  97946ebf1c8fff82
-#   text hash     3167f8e1c9e4758b
+#   content hash  1639dde4b58a3e36
+#   text hash     c1747b8de1af92c9
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  97946ebf1c8fff82
-#   text hash     c982362724c8fc6f
+#   content hash  1639dde4b58a3e36
+#   text hash     2d1a11ac38fb9750
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

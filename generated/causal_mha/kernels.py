@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  97946ebf1c8fff82
-#   text hash     5f6c041801fabd0d
+#   content hash  1639dde4b58a3e36
+#   text hash     8280dd517cbce117
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  97946ebf1c8fff82
-#   text hash     1677fa6883089ed4
+#   content hash  1639dde4b58a3e36
+#   text hash     8b54b96154ec729c
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  97946ebf1c8fff82
-#   text hash     a8ab4c2b9c4c8871
+#   content hash  1639dde4b58a3e36
+#   text hash     60d1cd602e879f9c
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

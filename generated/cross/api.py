@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f0dcb0a12682ee2a
-#   text hash     a4c6b32cf8abba46
+#   content hash  e76e98c3836caf34
+#   text hash     6ae221d367ddc253
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f0dcb0a12682ee2a
-#   text hash     bf64358945ca5b44
+#   content hash  e76e98c3836caf34
+#   text hash     547b2ac76e675625
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

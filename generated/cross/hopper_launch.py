@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f0dcb0a12682ee2a
-#   text hash     4c3ecf2e046f19c1
+#   content hash  e76e98c3836caf34
+#   text hash     5aab4d9eec4ce791
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py gets."""
 

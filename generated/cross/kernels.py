@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f0dcb0a12682ee2a
-#   text hash     974a9a3af5708a1a
+#   content hash  e76e98c3836caf34
+#   text hash     c25822ce292a0db9
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f0dcb0a12682ee2a
-#   text hash     d8dff9deaf7c592b
+#   content hash  e76e98c3836caf34
+#   text hash     e1a2f54e8f5f9925
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4e9d9b016cf92a7f
-#   text hash     7071dceaed7f79d8
+#   content hash  fe6fb66ed56343f8
+#   text hash     2991c98fd086b69a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py gets."""
 

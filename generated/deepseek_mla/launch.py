@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4e9d9b016cf92a7f
-#   text hash     162790f22886d080
+#   content hash  fe6fb66ed56343f8
+#   text hash     2364dfa330993849
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

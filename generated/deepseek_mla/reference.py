@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4e9d9b016cf92a7f
-#   text hash     9c1d24755e14cbd7
+#   content hash  fe6fb66ed56343f8
+#   text hash     af29f0f9bc7db9be
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

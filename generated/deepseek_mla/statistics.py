@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4e9d9b016cf92a7f
-#   text hash     a507533c19b2f212
+#   content hash  fe6fb66ed56343f8
+#   text hash     0549a0fea69aac41
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

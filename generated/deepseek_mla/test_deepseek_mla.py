@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4e9d9b016cf92a7f
-#   text hash     0244d9418986c8c9
+#   content hash  fe6fb66ed56343f8
+#   text hash     053a7fbc548c9da7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

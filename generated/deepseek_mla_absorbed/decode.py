@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8a321cef853f10cc
-#   text hash     d4e7bfa1b372284e
+#   content hash  9159603e43a3f592
+#   text hash     18dcafd40d9c0515
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8a321cef853f10cc
-#   text hash     ac3e18d9533f3215
+#   content hash  9159603e43a3f592
+#   text hash     77c6fc49fd71637d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """`attend_split` of decode_kernels.py for latent heads on Hopper GPUs, in Gluon; names as at the head of that file.
 
@@ -76,7 +76,7 @@ def find_rows(tile, q_len, kv_h, GROUP: gl.constexpr, BLOCK_M: gl.constexpr, LAY
 
 @gluon.jit
 def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
-    """Barriers for the stages of a buffer."""
+    """COUNT barriers, one for each stage of a buffer: they wait for as many ARRIVALS, and for all bytes expected."""
     made = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(COUNT):
         mbarrier.init(made.index(i), count=ARRIVALS)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8a321cef853f10cc
-#   text hash     737fa8b770886184
+#   content hash  9159603e43a3f592
+#   text hash     ee77724c6ef4bd4b
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

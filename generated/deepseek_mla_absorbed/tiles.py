@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8a321cef853f10cc
-#   text hash     f3939de408251b35
+#   content hash  9159603e43a3f592
+#   text hash     7e5c7b19a4408dfc
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  253b9df98da23f4a
-#   text hash     e5b9a9d3c4eef1ab
+#   content hash  272fdda6375843c1
+#   text hash     432d709cd98f16c2
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

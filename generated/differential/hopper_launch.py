@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  253b9df98da23f4a
-#   text hash     07b066dfe16edf86
+#   content hash  272fdda6375843c1
+#   text hash     443c36ade622decd
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  253b9df98da23f4a
-#   text hash     448a5004ef638a02
+#   content hash  272fdda6375843c1
+#   text hash     8bc43697bfac5612
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

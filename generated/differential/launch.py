@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  253b9df98da23f4a
-#   text hash     f88405c81c2a0d2e
+#   content hash  272fdda6375843c1
+#   text hash     07b0a4d76548684e
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  253b9df98da23f4a
-#   text hash     bec6e5543e79d911
+#   content hash  272fdda6375843c1
+#   text hash     56d9b9ab88cf1bfb
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  253b9df98da23f4a
-#   text hash     d6d153700fec9376
+#   content hash  272fdda6375843c1
+#   text hash     e433732d041a012e
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8f9a26d674a03915
-#   text hash     24ff6e6fa9496aae
+#   content hash  3c7847dfefd764bf
+#   text hash     fa2e3320591a14da
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8f9a26d674a03915
-#   text hash     3d58c865e677d95e
+#   content hash  3c7847dfefd764bf
+#   text hash     0810e2f0b87dfb70
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8f9a26d674a03915
-#   text hash     cd5e5fee75da14a0
+#   content hash  3c7847dfefd764bf
+#   text hash     8609d71da95b854a
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

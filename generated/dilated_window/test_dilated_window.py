@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8f9a26d674a03915
-#   text hash     297bb50a12376dc2
+#   content hash  3c7847dfefd764bf
+#   text hash     43ab7a263f54b0eb
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8f9a26d674a03915
-#   text hash     896c31b1c1960702
+#   content hash  3c7847dfefd764bf
+#   text hash     3b802f72ea523ead
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

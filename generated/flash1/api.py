@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4ebf063a6008d753
-#   text hash     be7ae09ff11bb3f8
+#   content hash  d09cfd94b1aa573a
+#   text hash     ba6de3ad62e6643a
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4ebf063a6008d753
-#   text hash     98522126db111a59
+#   content hash  d09cfd94b1aa573a
+#   text hash     88f3547bde25e09b
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4ebf063a6008d753
-#   text hash     4babd09c5c2603f3
+#   content hash  d09cfd94b1aa573a
+#   text hash     acfffad1a605c1e0
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

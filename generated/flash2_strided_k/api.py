@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  63cabb21d274d343
-#   text hash     93f6163c42710c56
+#   content hash  3ddaf93df83856e3
+#   text hash     1e7a9a84649f52ae
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  63cabb21d274d343
-#   text hash     9df61e9bee229dc5
+#   content hash  3ddaf93df83856e3
+#   text hash     f254e8a483dd4a5f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

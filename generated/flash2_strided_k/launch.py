@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  63cabb21d274d343
-#   text hash     256e0a5b79921f8d
+#   content hash  3ddaf93df83856e3
+#   text hash     ce76817b1d3a24a3
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  63cabb21d274d343
-#   text hash     5f06bdb970e7748a
+#   content hash  3ddaf93df83856e3
+#   text hash     a8b6ecfaf7f9cfcf
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  63cabb21d274d343
-#   text hash     98929c001e2cb44c
+#   content hash  3ddaf93df83856e3
+#   text hash     61523dbff11f71e6
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

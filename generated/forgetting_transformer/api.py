@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  df96b12fb1f186b6
-#   text hash     c8d206814f4af38b
+#   content hash  9b5550a68fceb3db
+#   text hash     b47f6576d97fed3f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

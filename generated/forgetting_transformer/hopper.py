@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  df96b12fb1f186b6
-#   text hash     6c023e4eab4462b4
+#   content hash  9b5550a68fceb3db
+#   text hash     ca001af44238e5ee
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

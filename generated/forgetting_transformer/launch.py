@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  df96b12fb1f186b6
-#   text hash     64fb20591a10fefd
+#   content hash  9b5550a68fceb3db
+#   text hash     84cd20b5c8f0326a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

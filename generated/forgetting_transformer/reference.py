@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  df96b12fb1f186b6
-#   text hash     23dc4d8cab6b1e04
+#   content hash  9b5550a68fceb3db
+#   text hash     e3890a07eb144575
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

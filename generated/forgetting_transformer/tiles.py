@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  df96b12fb1f186b6
-#   text hash     549caeb210afefd3
+#   content hash  9b5550a68fceb3db
+#   text hash     c9baea6947046653
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5e771397caea7d6f
-#   text hash     982d680f6a215a2c
+#   content hash  5eb18ebb553055ba
+#   text hash     b74a27d39e6facf8
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5e771397caea7d6f
-#   text hash     b767d5306564bdc8
+#   content hash  5eb18ebb553055ba
+#   text hash     b1401f1ddba7cdc9
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

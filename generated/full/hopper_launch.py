@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5e771397caea7d6f
-#   text hash     2c167c903d1b6250
+#   content hash  5eb18ebb553055ba
+#   text hash     6e3fd65d99c40624
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5e771397caea7d6f
-#   text hash     411cea16d7426986
+#   content hash  5eb18ebb553055ba
+#   text hash     cc0b787725d51351
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

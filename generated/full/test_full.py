@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5e771397caea7d6f
-#   text hash     70683637d20760e2
+#   content hash  5eb18ebb553055ba
+#   text hash     36fdc329e800c206
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

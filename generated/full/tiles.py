@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5e771397caea7d6f
-#   text hash     416b8b521858608f
+#   content hash  5eb18ebb553055ba
+#   text hash     a90d5f33081510b1
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

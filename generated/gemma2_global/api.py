@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d0fc85b88c6050db
-#   text hash     79471dde12a1e696
+#   content hash  c57ddd9747e15005
+#   text hash     c42b2497c6abc506
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d0fc85b88c6050db
-#   text hash     f0d2418a286d796d
+#   content hash  c57ddd9747e15005
+#   text hash     e38e162dd0ed0d27
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d0fc85b88c6050db
-#   text hash     20592fafdf873ac6
+#   content hash  c57ddd9747e15005
+#   text hash     d4049b4d304672b2
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

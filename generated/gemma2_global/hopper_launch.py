@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d0fc85b88c6050db
-#   text hash     505ae1579eee3e7e
+#   content hash  c57ddd9747e15005
+#   text hash     ca550a4aaf43d2db
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py gets."""
 

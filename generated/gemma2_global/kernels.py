@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d0fc85b88c6050db
-#   text hash     74b805d2069e72dc
+#   content hash  c57ddd9747e15005
+#   text hash     899a6094917e4135
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

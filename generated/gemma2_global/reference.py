@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d0fc85b88c6050db
-#   text hash     021266feb6e2c517
+#   content hash  c57ddd9747e15005
+#   text hash     598c7a497e458505
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

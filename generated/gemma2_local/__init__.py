@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2fca655c77686d46
-#   text hash     54416ccc5fecfc0c
+#   content hash  7eaafcb0668af260
+#   text hash     58dd00daa4c235aa
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2fca655c77686d46
-#   text hash     1351c6439022cd69
+#   content hash  7eaafcb0668af260
+#   text hash     dc1cbf50335cbf3c
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

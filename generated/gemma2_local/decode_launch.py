@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2fca655c77686d46
-#   text hash     5366514b9bf61932
+#   content hash  7eaafcb0668af260
+#   text hash     01d7711f156b695a
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

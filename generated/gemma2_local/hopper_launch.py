@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2fca655c77686d46
-#   text hash     f9ba1160d32ef171
+#   content hash  7eaafcb0668af260
+#   text hash     cd42b64fda9a5206
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2fca655c77686d46
-#   text hash     58dedf91b465ef96
+#   content hash  7eaafcb0668af260
+#   text hash     d83374ceb95ab88b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

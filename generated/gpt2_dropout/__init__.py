@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  01682ccf52e3ffe7
-#   text hash     5046542d8c0d637d
+#   content hash  4bc9621c60873081
+#   text hash     39e0bc0ae3eff351
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  01682ccf52e3ffe7
-#   text hash     a1875459915fbfae
+#   content hash  4bc9621c60873081
+#   text hash     7f8d52c51ad91c8f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  01682ccf52e3ffe7
-#   text hash     c6af89a2630b3f28
+#   content hash  4bc9621c60873081
+#   text hash     43dbd4851462ee9d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  01682ccf52e3ffe7
-#   text hash     8d8a37987d2137cd
+#   content hash  4bc9621c60873081
+#   text hash     606d67dc8116f9c4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

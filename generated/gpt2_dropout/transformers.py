@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  01682ccf52e3ffe7
-#   text hash     a1ae40e630b15c9e
+#   content hash  4bc9621c60873081
+#   text hash     fcd6bbe648b0cdf0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4b3b9039a2fea149
-#   text hash     82355f71dac488b2
+#   content hash  59e2f916076864fc
+#   text hash     626ed10a74deb3de
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

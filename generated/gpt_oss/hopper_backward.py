@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4b3b9039a2fea149
-#   text hash     2bc53d8838ec2332
+#   content hash  59e2f916076864fc
+#   text hash     d7cb2358c544a46d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

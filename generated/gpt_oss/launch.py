@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4b3b9039a2fea149
-#   text hash     0180d6c6bdac9fa3
+#   content hash  59e2f916076864fc
+#   text hash     d27c1214a0fc186d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4b3b9039a2fea149
-#   text hash     aa1ee4c326e45906
+#   content hash  59e2f916076864fc
+#   text hash     a4d0bd923ee42dc6
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

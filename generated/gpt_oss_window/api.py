@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  02345a84b0dce121
-#   text hash     187a353406e62739
+#   content hash  c7cc548357f5a458
+#   text hash     18ac87b7b83c7f0e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

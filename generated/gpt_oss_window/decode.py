@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  02345a84b0dce121
-#   text hash     e60467f39ec312d9
+#   content hash  c7cc548357f5a458
+#   text hash     9563e52535fb0613
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

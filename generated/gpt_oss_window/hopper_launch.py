@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  02345a84b0dce121
-#   text hash     5912a2cd5e879ee1
+#   content hash  c7cc548357f5a458
+#   text hash     ad2da5612bf99c91
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

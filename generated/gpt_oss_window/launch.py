@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  02345a84b0dce121
-#   text hash     b7178c872bcaff00
+#   content hash  c7cc548357f5a458
+#   text hash     5f9e07c383672aa3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

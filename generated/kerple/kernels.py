@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0b24524bf3a6f988
-#   text hash     dc914412ec92bca7
+#   content hash  d81f70d80e70bcdf
+#   text hash     728cfa4039c92756
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

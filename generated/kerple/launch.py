@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0b24524bf3a6f988
-#   text hash     23e4f02489cf7b58
+#   content hash  d81f70d80e70bcdf
+#   text hash     2ceef57323dd8d66
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0b24524bf3a6f988
-#   text hash     c929196937acb644
+#   content hash  d81f70d80e70bcdf
+#   text hash     82a76a19669cc8d9
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

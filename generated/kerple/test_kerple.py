@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0b24524bf3a6f988
-#   text hash     13b6ff66c7c0a2a0
+#   content hash  d81f70d80e70bcdf
+#   text hash     3ce25ecf6863fa8d
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0b24524bf3a6f988
-#   text hash     d717786442bc0daf
+#   content hash  d81f70d80e70bcdf
+#   text hash     1f37a2a1c2ad6080
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

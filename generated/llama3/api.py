@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  37f6f3d864387c85
-#   text hash     7abeaa52c0853e91
+#   content hash  2bda9fd5e41993c0
+#   text hash     5d0ebd6ef7f330b4
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

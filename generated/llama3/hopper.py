@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  37f6f3d864387c85
-#   text hash     6b1ce2589faec433
+#   content hash  2bda9fd5e41993c0
+#   text hash     a95f3a8162cbb47f
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

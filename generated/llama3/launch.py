@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  37f6f3d864387c85
-#   text hash     a741eaa9a893f848
+#   content hash  2bda9fd5e41993c0
+#   text hash     b3dd8707ad50dda0
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  37f6f3d864387c85
-#   text hash     c9a3018e89cc7e45
+#   content hash  2bda9fd5e41993c0
+#   text hash     1ecef16dfd247ff0
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  37f6f3d864387c85
-#   text hash     2f0131114bddd551
+#   content hash  2bda9fd5e41993c0
+#   text hash     28c4f82fae457a1d
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  fa352652ae49f58f
-#   text hash     3a5fd3994fe717b5
+#   content hash  f4395323aa3bb3a4
+#   text hash     29da48e72f970ade
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  fa352652ae49f58f
-#   text hash     f8e49a9e2ae392a2
+#   content hash  f4395323aa3bb3a4
+#   text hash     6193f57f6baafc1b
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  fa352652ae49f58f
-#   text hash     e09d4430f0bd7c99
+#   content hash  f4395323aa3bb3a4
+#   text hash     ab1d4ce8acd91529
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  fa352652ae49f58f
-#   text hash     b3fb64959b9a1fba
+#   content hash  f4395323aa3bb3a4
+#   text hash     03f278fb2d069f49
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c96b7cbe483b5f51
-#   text hash     a907d93373a4b4fe
+#   content hash  89be8430c45ef019
+#   text hash     81e97dbdfd8a0b18
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c96b7cbe483b5f51
-#   text hash     1e5aee240ba55c78
+#   content hash  89be8430c45ef019
+#   text hash     89a2de14122e7942
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c96b7cbe483b5f51
-#   text hash     adbc62723c4171ce
+#   content hash  89be8430c45ef019
+#   text hash     ee0f6715943e72ef
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

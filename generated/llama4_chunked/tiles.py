@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c96b7cbe483b5f51
-#   text hash     e1b11d740781a299
+#   content hash  89be8430c45ef019
+#   text hash     a521206642036369
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e88ec9c0e377edbf
-#   text hash     8065294b1cf45d86
+#   content hash  2608dc68e6c1af9b
+#   text hash     915a7338c72b1963
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

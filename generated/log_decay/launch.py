@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e88ec9c0e377edbf
-#   text hash     2926cbc8db0420f2
+#   content hash  2608dc68e6c1af9b
+#   text hash     59468b65605cab81
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

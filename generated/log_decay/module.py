@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e88ec9c0e377edbf
-#   text hash     4f027cab5261df1a
+#   content hash  2608dc68e6c1af9b
+#   text hash     59a9c17762040171
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e88ec9c0e377edbf
-#   text hash     394b075794d626a8
+#   content hash  2608dc68e6c1af9b
+#   text hash     b0b53a7d7f0b1f2e
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e88ec9c0e377edbf
-#   text hash     169b55b10447dceb
+#   content hash  2608dc68e6c1af9b
+#   text hash     fce265e199d9f3ff
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

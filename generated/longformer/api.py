@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c1e362431919ecb0
-#   text hash     e8d776f91a794d96
+#   content hash  12c68afc38e21f28
+#   text hash     507d0ef286f12377
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

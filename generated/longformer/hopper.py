@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c1e362431919ecb0
-#   text hash     b0a50d6a4385e384
+#   content hash  12c68afc38e21f28
+#   text hash     95f02ce93ae8a06e
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

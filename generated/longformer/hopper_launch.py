@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c1e362431919ecb0
-#   text hash     48c18c0133d67568
+#   content hash  12c68afc38e21f28
+#   text hash     0945a6c14c30ad22
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c1e362431919ecb0
-#   text hash     a2d494a8c50a3890
+#   content hash  12c68afc38e21f28
+#   text hash     0bd7abb948f9526c
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c1e362431919ecb0
-#   text hash     4c60019d25aaeb88
+#   content hash  12c68afc38e21f28
+#   text hash     f66a7def4d9f9cdc
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  389c9bd582e5fbc1
-#   text hash     57affaf6417bb4e5
+#   content hash  7c7c2b2ff8aec7ac
+#   text hash     bbfc1810389b9139
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

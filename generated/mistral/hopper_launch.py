@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  389c9bd582e5fbc1
-#   text hash     8922c8cf05459f81
+#   content hash  7c7c2b2ff8aec7ac
+#   text hash     08977569232b0775
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py gets."""
 

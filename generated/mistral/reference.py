@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  389c9bd582e5fbc1
-#   text hash     dbce7dde193c15ae
+#   content hash  7c7c2b2ff8aec7ac
+#   text hash     88dec6d3f091f69f
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

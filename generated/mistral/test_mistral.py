@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  389c9bd582e5fbc1
-#   text hash     67d09e3cf51d4ace
+#   content hash  7c7c2b2ff8aec7ac
+#   text hash     09b35267c6cbb55d
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  389c9bd582e5fbc1
-#   text hash     eb187617549c10c9
+#   content hash  7c7c2b2ff8aec7ac
+#   text hash     5555d272335560d7
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

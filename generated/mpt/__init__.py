@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9685724f15ec65b4
-#   text hash     37805a5f585b81c0
+#   content hash  64513d9859342207
+#   text hash     b5f75180842132c6
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9685724f15ec65b4
-#   text hash     16a284532fd57f3b
+#   content hash  64513d9859342207
+#   text hash     df3a1d7ad1fe4a7a
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9685724f15ec65b4
-#   text hash     c4eb5c738a12ae77
+#   content hash  64513d9859342207
+#   text hash     e577852638b23f4f
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

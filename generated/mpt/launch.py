@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9685724f15ec65b4
-#   text hash     e087b8815ee74a5f
+#   content hash  64513d9859342207
+#   text hash     4ca1a87934e456db
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9685724f15ec65b4
-#   text hash     33f4ecf6382908a7
+#   content hash  64513d9859342207
+#   text hash     33f3bc0ecc6a52f6
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

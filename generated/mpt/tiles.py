@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9685724f15ec65b4
-#   text hash     cb3276b16b7ff2a5
+#   content hash  64513d9859342207
+#   text hash     8c4741a9f3291b9b
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

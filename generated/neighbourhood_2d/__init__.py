@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0eb1a20fe2c354ac
-#   text hash     89df983f1fbcb59c
+#   content hash  38d3f1f5681149d0
+#   text hash     bc878895b2c9caf1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0eb1a20fe2c354ac
-#   text hash     68e96e8a31ffdf92
+#   content hash  38d3f1f5681149d0
+#   text hash     6dab24fc924aa125
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0eb1a20fe2c354ac
-#   text hash     87302e1c1b28ebf8
+#   content hash  38d3f1f5681149d0
+#   text hash     19df1b2da07e0af2
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0eb1a20fe2c354ac
-#   text hash     6fc973649869c609
+#   content hash  38d3f1f5681149d0
+#   text hash     5b5ffd8e4631c687
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

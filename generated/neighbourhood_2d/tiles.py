@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0eb1a20fe2c354ac
-#   text hash     2404578f7ba01cb9
+#   content hash  38d3f1f5681149d0
+#   text hash     53d4ab83668b0f7d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

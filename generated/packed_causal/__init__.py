@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  014ffbea533aecc8
-#   text hash     6641cd8be4523e73
+#   content hash  74eae35972879646
+#   text hash     d8f99ecfedac73a6
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  014ffbea533aecc8
-#   text hash     7e6701b6cd3dccf1
+#   content hash  74eae35972879646
+#   text hash     11aa031cd8a1bb87
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

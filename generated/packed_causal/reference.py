@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  014ffbea533aecc8
-#   text hash     83fd101bf68d4b44
+#   content hash  74eae35972879646
+#   text hash     a1e150fa2a39fdad
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  014ffbea533aecc8
-#   text hash     5fb5053b77342571
+#   content hash  74eae35972879646
+#   text hash     698b28f1325815cc
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  938c206ca76e2806
-#   text hash     c0afd0014f9c73d1
+#   content hash  0ba1df8722c7af4d
+#   text hash     2511c6823f2728aa
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  938c206ca76e2806
-#   text hash     6d3792d9378303ec
+#   content hash  0ba1df8722c7af4d
+#   text hash     e2a89d5f9f318b13
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  938c206ca76e2806
-#   text hash     46202d1eb4100bc0
+#   content hash  0ba1df8722c7af4d
+#   text hash     a0cf55121f45b169
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

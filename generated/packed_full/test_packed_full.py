@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  938c206ca76e2806
-#   text hash     71ca65f1d94a5520
+#   content hash  0ba1df8722c7af4d
+#   text hash     11e62a6e1c2a6473
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  938c206ca76e2806
-#   text hash     c3c99c7e784d11ec
+#   content hash  0ba1df8722c7af4d
+#   text hash     ac9d6c9d75a46ab4
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

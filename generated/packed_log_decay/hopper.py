@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2aea16e0a23cc524
-#   text hash     08877491b5c1b3b6
+#   content hash  d0103b9a557102ce
+#   text hash     3417c6c2f33c0edc
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

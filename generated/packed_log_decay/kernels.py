@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2aea16e0a23cc524
-#   text hash     4472101b68bc10fc
+#   content hash  d0103b9a557102ce
+#   text hash     a6a03617f8046914
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

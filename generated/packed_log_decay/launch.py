@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2aea16e0a23cc524
-#   text hash     531cd6b491a8cd01
+#   content hash  d0103b9a557102ce
+#   text hash     4194c259433d59a1
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

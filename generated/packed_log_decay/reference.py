@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2aea16e0a23cc524
-#   text hash     d60ddbe1b296f3f1
+#   content hash  d0103b9a557102ce
+#   text hash     5215c760277a2772
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

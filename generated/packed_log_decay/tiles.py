@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2aea16e0a23cc524
-#   text hash     7df7180332696a29
+#   content hash  d0103b9a557102ce
+#   text hash     7019f65617e7b275
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

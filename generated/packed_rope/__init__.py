@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a409d24bc2f154a6
-#   text hash     33cff61a28ee3e12
+#   content hash  8a5819eda12d1c3e
+#   text hash     ce87f1de66a7138b
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

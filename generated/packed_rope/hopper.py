@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a409d24bc2f154a6
-#   text hash     83e5483f9a9a05d5
+#   content hash  8a5819eda12d1c3e
+#   text hash     d7f93693cf38f691
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a409d24bc2f154a6
-#   text hash     0d4fc0ddcd7200e7
+#   content hash  8a5819eda12d1c3e
+#   text hash     b3096fe75908a3a1
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  85f4c6bb68f5087c
-#   text hash     f3d06fb3820022c2
+#   content hash  c3bbf0aa32af4e64
+#   text hash     9be933f0b7d82d66
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  85f4c6bb68f5087c
-#   text hash     c2b5671b5d058fc8
+#   content hash  c3bbf0aa32af4e64
+#   text hash     c08d4685671afc9a
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  85f4c6bb68f5087c
-#   text hash     f0256f17eb1181ce
+#   content hash  c3bbf0aa32af4e64
+#   text hash     b74b8a3b92f678bd
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  85f4c6bb68f5087c
-#   text hash     09643d2f294da8e3
+#   content hash  c3bbf0aa32af4e64
+#   text hash     bd7ed6aeccc3335b
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

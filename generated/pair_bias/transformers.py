@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  85f4c6bb68f5087c
-#   text hash     26c101ea4bc9fbed
+#   content hash  c3bbf0aa32af4e64
+#   text hash     26b1bbf2badcbb46
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4d3df3db805cd4e0
-#   text hash     aa2d753b26df5159
+#   content hash  4ddd860b41f3e4d6
+#   text hash     e9d1e884888cafd9
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

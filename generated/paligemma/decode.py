@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4d3df3db805cd4e0
-#   text hash     ea00100391cef8c0
+#   content hash  4ddd860b41f3e4d6
+#   text hash     9c5946abe0e04458
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

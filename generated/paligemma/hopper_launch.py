@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4d3df3db805cd4e0
-#   text hash     05b38371e2cbf078
+#   content hash  4ddd860b41f3e4d6
+#   text hash     eb2eeeb09cc17c62
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py gets."""
 

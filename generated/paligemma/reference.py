@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4d3df3db805cd4e0
-#   text hash     86c3fe869928211d
+#   content hash  4ddd860b41f3e4d6
+#   text hash     38e9b44105fe6554
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4d3df3db805cd4e0
-#   text hash     501139b26837072b
+#   content hash  4ddd860b41f3e4d6
+#   text hash     a9b18200cdac4dfe
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d114a23cab72f778
-#   text hash     89b3af9a9d7b3394
+#   content hash  f92048f5a89f50fd
+#   text hash     a3eea1e0d3e8e5ed
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

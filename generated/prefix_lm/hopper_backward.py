@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d114a23cab72f778
-#   text hash     9a121fc3e66e19c7
+#   content hash  f92048f5a89f50fd
+#   text hash     90e3771951fbfadb
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d114a23cab72f778
-#   text hash     db4fe7e2c488b4df
+#   content hash  f92048f5a89f50fd
+#   text hash     4e2bde6dda3558d8
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

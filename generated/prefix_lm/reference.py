@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d114a23cab72f778
-#   text hash     f4b35da127a93dd1
+#   content hash  f92048f5a89f50fd
+#   text hash     2e217462f5c7f64a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d114a23cab72f778
-#   text hash     8570e97d328020e2
+#   content hash  f92048f5a89f50fd
+#   text hash     077e54ecc4e16d0b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

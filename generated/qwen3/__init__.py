@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  98b7e4c2d563731b
-#   text hash     4f854c17f6deab65
+#   content hash  1423c61693fea478
+#   text hash     a3510c63c26b2ecd
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

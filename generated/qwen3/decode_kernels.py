@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  98b7e4c2d563731b
-#   text hash     d164e5b993f31ac9
+#   content hash  1423c61693fea478
+#   text hash     ca53e411c834a030
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

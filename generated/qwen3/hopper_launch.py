@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  98b7e4c2d563731b
-#   text hash     d94e70d56f10fb19
+#   content hash  1423c61693fea478
+#   text hash     e200675ac4b0530c
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py gets."""
 

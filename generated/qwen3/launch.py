@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  98b7e4c2d563731b
-#   text hash     ff1027888557cfa0
+#   content hash  1423c61693fea478
+#   text hash     0c7a1e3a7c189848
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

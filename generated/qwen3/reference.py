@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  98b7e4c2d563731b
-#   text hash     32e6a7237c08f98f
+#   content hash  1423c61693fea478
+#   text hash     0b7c098bcee96db3
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  98b7e4c2d563731b
-#   text hash     e72474d5cba783ef
+#   content hash  1423c61693fea478
+#   text hash     a4d0f3736d459bd2
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

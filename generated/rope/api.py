@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4306ff7a1d287d4d
-#   text hash     4adfe69dad585788
+#   content hash  39dc57e6a8c5561a
+#   text hash     6df4da5d1e37c394
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4306ff7a1d287d4d
-#   text hash     ff7e1af69e8f1d52
+#   content hash  39dc57e6a8c5561a
+#   text hash     3fe7c9e685005053
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

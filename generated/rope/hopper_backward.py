@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4306ff7a1d287d4d
-#   text hash     372db487ecff3e59
+#   content hash  39dc57e6a8c5561a
+#   text hash     e1c164e666dbb872
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

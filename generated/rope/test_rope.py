@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4306ff7a1d287d4d
-#   text hash     152cd2d171200fca
+#   content hash  39dc57e6a8c5561a
+#   text hash     d2d9da6c18b78cdf
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

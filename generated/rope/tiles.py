@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4306ff7a1d287d4d
-#   text hash     21af3ccf38641bf5
+#   content hash  39dc57e6a8c5561a
+#   text hash     39f3d3eec8b28326
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

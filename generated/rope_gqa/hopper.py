@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bb5f66d6cc5a0a3f
-#   text hash     0e51ffd3c1bc3336
+#   content hash  0ed7b6890c4297f7
+#   text hash     f02daf1f3c69c22e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

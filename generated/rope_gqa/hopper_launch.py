@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bb5f66d6cc5a0a3f
-#   text hash     8b333b1450906aef
+#   content hash  0ed7b6890c4297f7
+#   text hash     e21e0b73c3a947db
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py gets."""
 

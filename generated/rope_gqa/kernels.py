@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bb5f66d6cc5a0a3f
-#   text hash     4f475dd434e9c05d
+#   content hash  0ed7b6890c4297f7
+#   text hash     6fb4e379f282823a
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bb5f66d6cc5a0a3f
-#   text hash     622147d5d5fa1593
+#   content hash  0ed7b6890c4297f7
+#   text hash     dc42f49728395171
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

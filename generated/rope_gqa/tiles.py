@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bb5f66d6cc5a0a3f
-#   text hash     0841a9c9cf8e6ad4
+#   content hash  0ed7b6890c4297f7
+#   text hash     1f613efd6888bc8d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  dbb68eef7ecaa7fb
-#   text hash     0e641de014b67829
+#   content hash  ced33c47fa76c0db
+#   text hash     1871b192da1ee9e2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  dbb68eef7ecaa7fb
-#   text hash     619369f6c94358e1
+#   content hash  ced33c47fa76c0db
+#   text hash     2ba85448d1f94d4d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

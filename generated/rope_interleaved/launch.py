@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  dbb68eef7ecaa7fb
-#   text hash     647ba4b9d8e96cf8
+#   content hash  ced33c47fa76c0db
+#   text hash     06750a084df3a1f6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

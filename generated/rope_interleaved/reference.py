@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  dbb68eef7ecaa7fb
-#   text hash     d1d7cf598c3d22be
+#   content hash  ced33c47fa76c0db
+#   text hash     e4c5296a8a17b13d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

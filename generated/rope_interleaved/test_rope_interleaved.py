@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  dbb68eef7ecaa7fb
-#   text hash     a4fc1a4a59ecce19
+#   content hash  ced33c47fa76c0db
+#   text hash     9a570149b517b6bb
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f7f842be47a4d94d
-#   text hash     52a462369cac1e29
+#   content hash  230cda9c6e62f85a
+#   text hash     10fc3d5d34f7b8da
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

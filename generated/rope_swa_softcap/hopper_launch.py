@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f7f842be47a4d94d
-#   text hash     9d626c6dbde76f8d
+#   content hash  230cda9c6e62f85a
+#   text hash     9c4d8bebf9304cd6
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f7f842be47a4d94d
-#   text hash     c440fa00c6b6cc77
+#   content hash  230cda9c6e62f85a
+#   text hash     175833dd321c63c5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3a92ec62e90fe8d8
-#   text hash     c9cea737df671867
+#   content hash  41cb47b9d739d04c
+#   text hash     73a16b373236755f
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3a92ec62e90fe8d8
-#   text hash     3fda48d3b427b720
+#   content hash  41cb47b9d739d04c
+#   text hash     8bd2858a20d202bf
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

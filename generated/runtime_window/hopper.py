@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3a92ec62e90fe8d8
-#   text hash     53b2a1b989ce8188
+#   content hash  41cb47b9d739d04c
+#   text hash     971697dcbac52661
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

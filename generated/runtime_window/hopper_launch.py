@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3a92ec62e90fe8d8
-#   text hash     fd3ac2591037ab79
+#   content hash  41cb47b9d739d04c
+#   text hash     dfa0eb5997183eba
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3a92ec62e90fe8d8
-#   text hash     e0754c7e7fc25ecd
+#   content hash  41cb47b9d739d04c
+#   text hash     1f866e593569d8dc
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3a92ec62e90fe8d8
-#   text hash     02fc1cb30ec139b4
+#   content hash  41cb47b9d739d04c
+#   text hash     5444183594091425
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

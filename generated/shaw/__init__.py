@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  10ca12ba986a53e9
-#   text hash     93aa0be40f98c6b9
+#   content hash  3b65ef757e507a53
+#   text hash     ab58cd112fff24e7
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

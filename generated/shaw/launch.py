@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  10ca12ba986a53e9
-#   text hash     20a89d83e594a2a1
+#   content hash  3b65ef757e507a53
+#   text hash     31fa20e8883e4eb1
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  10ca12ba986a53e9
-#   text hash     6c4723b02cf7c0eb
+#   content hash  3b65ef757e507a53
+#   text hash     6eef548383250771
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  10ca12ba986a53e9
-#   text hash     163ac4b5891e5de1
+#   content hash  3b65ef757e507a53
+#   text hash     ff99890eaa4f6b84
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b601c986c1de78dc
-#   text hash     8b917465415958ea
+#   content hash  3fb621b2df101f8c
+#   text hash     3707180e10456017
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

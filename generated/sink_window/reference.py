@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b601c986c1de78dc
-#   text hash     be83fccbbf57c4e2
+#   content hash  3fb621b2df101f8c
+#   text hash     54018ff7ed88c62f
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

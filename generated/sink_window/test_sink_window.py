@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b601c986c1de78dc
-#   text hash     24472c41da3da5b2
+#   content hash  3fb621b2df101f8c
+#   text hash     dea1254c4bc57a26
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

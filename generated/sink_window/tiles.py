@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b601c986c1de78dc
-#   text hash     4a0db2d484c22f6f
+#   content hash  3fb621b2df101f8c
+#   text hash     fd3ed075846d61b6
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b601c986c1de78dc
-#   text hash     b1d31e09e50843ae
+#   content hash  3fb621b2df101f8c
+#   text hash     2b2a81ebe8cdc325
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  62e8655822e4ddb8
-#   text hash     327237875482c950
+#   content hash  ef1aec0a8d296b78
+#   text hash     e8101a8022379b86
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

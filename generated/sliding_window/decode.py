@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  62e8655822e4ddb8
-#   text hash     ab1229850c7fa13f
+#   content hash  ef1aec0a8d296b78
+#   text hash     0223adec16c414d9
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

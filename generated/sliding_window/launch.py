@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  62e8655822e4ddb8
-#   text hash     534e08d34f24c32a
+#   content hash  ef1aec0a8d296b78
+#   text hash     878ab50cfbb27781
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  62e8655822e4ddb8
-#   text hash     96fddca975c2050b
+#   content hash  ef1aec0a8d296b78
+#   text hash     e2a60ea9dd344d1e
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  62e8655822e4ddb8
-#   text hash     d35b83b08a21d5cc
+#   content hash  ef1aec0a8d296b78
+#   text hash     08b93605b553516a
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  237ec21f5f29036a
-#   text hash     da3aca4097125152
+#   content hash  d7bfeed646aeefe7
+#   text hash     46ca4643cd759afa
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  237ec21f5f29036a
-#   text hash     9448c021f1a558f4
+#   content hash  d7bfeed646aeefe7
+#   text hash     7b375481ab51ee54
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

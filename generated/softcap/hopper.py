@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  237ec21f5f29036a
-#   text hash     bc6ff7e7a4e4f45b
+#   content hash  d7bfeed646aeefe7
+#   text hash     cafe6224e1b58108
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

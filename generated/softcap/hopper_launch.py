@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  237ec21f5f29036a
-#   text hash     6dac62a059a11fd7
+#   content hash  d7bfeed646aeefe7
+#   text hash     f671e497dcc86c5d
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  237ec21f5f29036a
-#   text hash     a5d918dd93e1c911
+#   content hash  d7bfeed646aeefe7
+#   text hash     b93f4ee56401d407
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  237ec21f5f29036a
-#   text hash     48e95bdc5ac352a2
+#   content hash  d7bfeed646aeefe7
+#   text hash     310f4878f5670cfd
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

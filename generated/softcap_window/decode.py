@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4f960d4dee9849a6
-#   text hash     9779da3952ff24f8
+#   content hash  ca504eeebec4ba8e
+#   text hash     3d07092677c92a54
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

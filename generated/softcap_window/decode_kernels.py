@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4f960d4dee9849a6
-#   text hash     bca132db0d6035e4
+#   content hash  ca504eeebec4ba8e
+#   text hash     2860e8bbf4515aa6
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4f960d4dee9849a6
-#   text hash     0fe12af82cdd424f
+#   content hash  ca504eeebec4ba8e
+#   text hash     1ae9bf3ae07644be
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

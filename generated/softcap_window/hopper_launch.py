@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4f960d4dee9849a6
-#   text hash     1fa3874188363add
+#   content hash  ca504eeebec4ba8e
+#   text hash     efac11339e3d7bbd
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

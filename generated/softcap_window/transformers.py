@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4f960d4dee9849a6
-#   text hash     6b676fc60c1df38b
+#   content hash  ca504eeebec4ba8e
+#   text hash     9d60c0cfcf008023
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f906204b44406725
-#   text hash     4ebfab3a7906d8c6
+#   content hash  c5c6c65fbee1578a
+#   text hash     db4bf6f83fe36f02
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f906204b44406725
-#   text hash     2c1778122e902d78
+#   content hash  c5c6c65fbee1578a
+#   text hash     32f9c0a0e8f7b20e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

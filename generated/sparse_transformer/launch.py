@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f906204b44406725
-#   text hash     8edf322d75def51a
+#   content hash  c5c6c65fbee1578a
+#   text hash     a014443cf04a2bfe
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  dbcd9df833176a49
-#   text hash     5a355704ba838ae8
+#   content hash  53266639377afbeb
+#   text hash     21dd8d910dfba84f
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

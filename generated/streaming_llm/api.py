@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  dbcd9df833176a49
-#   text hash     2c4f632fb46b2187
+#   content hash  53266639377afbeb
+#   text hash     1d289a8a74e3ffd3
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  dbcd9df833176a49
-#   text hash     614ea83b3db6c2c9
+#   content hash  53266639377afbeb
+#   text hash     b53dc7d16ccca59e
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py gets."""
 

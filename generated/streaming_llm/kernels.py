@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  dbcd9df833176a49
-#   text hash     e58a32d2650337dc
+#   content hash  53266639377afbeb
+#   text hash     35741f586345ba83
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

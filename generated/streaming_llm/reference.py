@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  dbcd9df833176a49
-#   text hash     20b475a184e02a5a
+#   content hash  53266639377afbeb
+#   text hash     e7ca2b9655b302b7
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  dbcd9df833176a49
-#   text hash     3ceaf46e1f427c78
+#   content hash  53266639377afbeb
+#   text hash     9c6b3bc880c94f03
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f5cfc0662aa6ffe2
-#   text hash     7e859971c23f959c
+#   content hash  3c1e79b2d29cf5dc
+#   text hash     95ad877f94b51c4d
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f5cfc0662aa6ffe2
-#   text hash     c6cf7f2658c04f66
+#   content hash  3c1e79b2d29cf5dc
+#   text hash     0eacee56c786a15e
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f5cfc0662aa6ffe2
-#   text hash     7490d13d4d9cc41f
+#   content hash  3c1e79b2d29cf5dc
+#   text hash     9ced43be233426c5
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

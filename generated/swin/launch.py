@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f5cfc0662aa6ffe2
-#   text hash     86fe238d3d344956
+#   content hash  3c1e79b2d29cf5dc
+#   text hash     8f70aebb927fc71d
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

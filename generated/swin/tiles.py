@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f5cfc0662aa6ffe2
-#   text hash     8a612ad2d446a5c7
+#   content hash  3c1e79b2d29cf5dc
+#   text hash     db9fe897974430a9
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

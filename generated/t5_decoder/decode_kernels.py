@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  de606d1b00b4db44
-#   text hash     7b84bc5646e75fbe
+#   content hash  72b6eb2ad64ea33c
+#   text hash     dcfbff4549b47afa
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  de606d1b00b4db44
-#   text hash     6bb0376826e6a973
+#   content hash  72b6eb2ad64ea33c
+#   text hash     994e469518d99c81
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

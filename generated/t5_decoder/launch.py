@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  de606d1b00b4db44
-#   text hash     5de11908b2b140df
+#   content hash  72b6eb2ad64ea33c
+#   text hash     2a7c557d0b5a5f11
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0b30feeb69197b97
-#   text hash     1b410ed351ed45de
+#   content hash  0190ea509400140f
+#   text hash     9a8cffd690d449e9
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

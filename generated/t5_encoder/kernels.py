@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0b30feeb69197b97
-#   text hash     924fe1289c2ae629
+#   content hash  0190ea509400140f
+#   text hash     8b459dff1a552c88
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

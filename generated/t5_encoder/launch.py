@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0b30feeb69197b97
-#   text hash     ac1bfdcc34260b1c
+#   content hash  0190ea509400140f
+#   text hash     41cbfa7305a1ecd5
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0b30feeb69197b97
-#   text hash     61f345b6b1b62faf
+#   content hash  0190ea509400140f
+#   text hash     7e516c32e0519539
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

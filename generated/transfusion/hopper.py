@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5820fdb9a95580c3
-#   text hash     f3d155d0e7e0510b
+#   content hash  6a02db551f3cf66e
+#   text hash     3990ef58328c0fe0
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5820fdb9a95580c3
-#   text hash     172076a018a725d7
+#   content hash  6a02db551f3cf66e
+#   text hash     0048a4013e177d93
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5820fdb9a95580c3
-#   text hash     8904df311ca9a500
+#   content hash  6a02db551f3cf66e
+#   text hash     f30fae76acd468a1
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py gets."""
 

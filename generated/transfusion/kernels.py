@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5820fdb9a95580c3
-#   text hash     db8fea655a7851fc
+#   content hash  6a02db551f3cf66e
+#   text hash     ceef63c1b7140710
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

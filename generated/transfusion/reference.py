@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5820fdb9a95580c3
-#   text hash     467a6a91e599f187
+#   content hash  6a02db551f3cf66e
+#   text hash     b9076d6ee426a6fd
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

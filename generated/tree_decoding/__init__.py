@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  eaace98a45ca6731
-#   text hash     38a3e540b63fe23f
+#   content hash  9109692c1c634686
+#   text hash     12c072bc8a60356d
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  eaace98a45ca6731
-#   text hash     d8a85abdddeab8f6
+#   content hash  9109692c1c634686
+#   text hash     59344b9bb5568197
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

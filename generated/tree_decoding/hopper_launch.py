@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  eaace98a45ca6731
-#   text hash     a88fd78139156526
+#   content hash  9109692c1c634686
+#   text hash     36c6542477fca4a7
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py gets."""
 

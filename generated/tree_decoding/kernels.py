@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  eaace98a45ca6731
-#   text hash     a52fd171984d0a69
+#   content hash  9109692c1c634686
+#   text hash     7db270a85566a3f9
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

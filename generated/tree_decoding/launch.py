@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  eaace98a45ca6731
-#   text hash     476cdcd6b66a1114
+#   content hash  9109692c1c634686
+#   text hash     c48059c41f881f89
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -12,7 +12,7 @@ from ..expressions.tree import Node
 from ..language.spec import Spec
 from ..printing import printers
 from . import tile_ranges
-from .statements import Statement, names
+from .statements import Block, Loop, Statement, names
 from .tile_ranges import TileRange
 
 SPAN = ("lo", "hi", "full_lo", "full_hi")
@@ -60,6 +60,18 @@ class KeySpan:
             found.append(Statement(name, f"{choice}{last}{')' * len(others)}"))
         return (*found, Statement("", f"return {', '.join(SPAN)}"))
 
+    def visit(self, *blocks: Block) -> tuple[Block, ...]:
+        """The statements that go with `blocks` through the tiles of a split that the rows see, range by range."""
+        inside: tuple[Block, ...] = (
+            Statement(", ".join(SPAN), self.call),
+            Statement("begin, end", "tl.maximum(lo, split_begin), tl.minimum(hi, split_begin + split_size)"),
+            Statement("first", "begin // BLOCK_N"),
+            Statement("last", "tl.where(begin < end, tl.cdiv(end, BLOCK_N), first)"),
+            *blocks,
+        )
+        count = len(self.tiles.ends)
+        return (Loop("span", "0", str(count), inside),) if count > 1 else inside
+
     def _over_rows(self, extreme: str, text: str) -> str:
         """Text of an end that holds for all rows of the tile."""
         return f"tl.{extreme}({text})" if names(text) & self.by_row else text
@@ -84,8 +96,8 @@ def build(spec: Spec) -> CachedRange:
     scalars = {o.keyword for o in spec.options} | {i.name for i in spec.inputs if not i.axes}
     read = tuple(_read(spec, scalars))
     named = names(*(text for ends in read for text in ends))
-    bounds = dataclasses.asdict(_bounds(spec, scalars))
-    return CachedRange(**bounds | {"read": read, "reading": tuple(name for name in _names(spec) if name in named)})
+    reading = tuple(name for name in _names(spec) if name in named)
+    return dataclasses.replace(_bounds(spec, scalars), read=read, reading=reading)
 
 
 def _bounds(spec: Spec, scalars: set[str]) -> CachedRange:

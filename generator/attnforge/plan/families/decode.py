@@ -12,7 +12,7 @@ from .. import cached_arguments, cached_latent, cached_range, positions, rotatio
 from ..analysis import Analysis, analyse
 from ..arguments import Argument
 from ..cached_arguments import CachedArgument
-from ..cached_range import SPAN, CachedRange, KeySpan
+from ..cached_range import CachedRange, KeySpan
 from ..cached_terms import CachedTerms
 from ..paged import PAGED, decoded
 from ..parameters import Function, Kernel, Parameter, Step, jitted
@@ -206,7 +206,7 @@ class Decode:
                 "masked": (*terms.loads("mask"), *terms.keep),
                 "unseen": softmax.unseen(_without_sink(self.spec)),
                 "sequence": (PAGED.sequence(), PAGED.first_key()),
-                "rows": needed((*_rows(), *loaded), read),
+                "rows": needed((*rows(), *loaded), read),
                 "queries": self._queries,
                 "start": softmax.start(_without_sink(self.spec)),
                 "visit": self._visit,
@@ -230,17 +230,8 @@ class Decode:
                     for one, end in itertools.pairwise(dict.fromkeys(("first", begin, "full_last", "last")))
                 ),
             )
-        inside: tuple[Block, ...] = (
-            Statement(", ".join(SPAN), self.span.call),
-            Statement("begin, end", "tl.maximum(lo, split_begin), tl.minimum(hi, split_begin + split_size)"),
-            Statement("first", "begin // BLOCK_N"),
-            Statement("last", "tl.where(begin < end, tl.cdiv(end, BLOCK_N), first)"),
-            *self.step.packed,
-            Statement("page", f"b if pages_ptr is None else {found}"),
-            *loops,
-        )
-        count = len(self.span.tiles.ends)
-        return (Loop("span", "0", str(count), inside),) if count > 1 else inside
+        page = Statement("page", f"b if pages_ptr is None else {found}")
+        return self.span.visit(*self.step.packed, page, *loops)
 
     @staticmethod
     def _full(begin: str) -> Iterator[Block]:
@@ -374,7 +365,7 @@ def _scales(x: str) -> tuple[Parameter, ...]:
     )
 
 
-def _rows() -> tuple[Statement, ...]:
+def rows() -> tuple[Statement, ...]:
     """Tokens, heads and positions of a tile's rows; rows behind the last one read what that one does."""
     return (
         Statement(positions.BEGIN, "k_len - q_len"),

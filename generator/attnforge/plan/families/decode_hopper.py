@@ -6,12 +6,12 @@ import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
 
-from .. import positions, softmax
-from ..cached_range import SPAN
+from .. import softmax
 from ..paged import PAGED
 from ..parameters import Kernel, Parameter, Step
 from ..splits import LEAST_ROWS, ON_HOPPER
 from ..statements import Block, Bundle, Loop, Statement, lines, names, needed, reads, targets
+from . import decode
 from .decode import Decode
 from .partition import Partition, numbers_first, partition
 
@@ -22,6 +22,7 @@ _SEQUENCES = (
 _WORK = ("b", "tile", "slot", "kv_h", "token", "q_len", "k_len", "split_begin", "there")
 # what the portable kernel takes besides: by the beginnings of names, and whole ones
 _NEEDLESS = ("v_ptr", "k_ptr", "k_stride_", "v_stride_", "k_scale_", "v_scale_", "k_starts_", "k_places")
+_FOUND = ("place", "row", "h")  # by `find_rows`, in a layout
 _SIZES = ("D", "BLOCK_D", "BLOCK_DV", "REST", "V_IN_K", "PRECISION")
 _FIXED = ("GROUP", "BLOCK_M", "BLOCK_N", "STAGES")
 _LAYOUTS = ("gl.SliceLayout(1, SCORES)", "SUMS")
@@ -63,11 +64,7 @@ class DecodeHopper:
         """Positions of a tile's rows, and what is loaded once for them."""
         scale = Statement("scale", "tl.maximum(tl.abs(scale), 1e-37)", label="-inf * 0 would be NaN")
         return (
-            Statement(positions.BEGIN, "k_len - q_len"),
-            Statement("own_row", "row if cu_seqlens_q_ptr is None else token + row", shape="[BLOCK_M]"),
-            Statement("q_pos", positions.of("row"), shape="[BLOCK_M]"),
-            Statement("q_first", positions.of("tile * BLOCK_M // GROUP")),
-            Statement("q_last", f"tl.minimum({positions.of('(tile * BLOCK_M + BLOCK_M - 1) // GROUP')}, k_len - 1)"),
+            *(one for one in decode.rows() if one.target not in _FOUND),
             *(() if self.decode.spec.scores else (scale,)),
             *self.decode.analysis.scaled,
             *self.decode.terms.loads("program"),
@@ -75,16 +72,8 @@ class DecodeHopper:
 
     def _visit(self, before: tuple[Block, ...], *body: Block) -> tuple[Block, ...]:
         """The statements that go through the tiles of a split that the rows see."""
-        inside: tuple[Block, ...] = (
-            Statement(", ".join(SPAN), self.decode.span.call),
-            Statement("begin, end", "tl.maximum(lo, split_begin), tl.minimum(hi, split_begin + split_size)"),
-            Statement("first", "begin // BLOCK_N"),
-            Statement("last", "tl.where(begin < end, tl.cdiv(end, BLOCK_N), first)"),
-            *before,
-            Loop("i", "first", "last", (Statement("k_start", "i * BLOCK_N"), *body, Statement("at", "1", "+="))),
-        )
-        count = len(self.decode.span.tiles.ends)
-        return (Loop("span", "0", str(count), inside),) if count > 1 else inside
+        tile = (Statement("k_start", "i * BLOCK_N"), *body, Statement("at", "1", "+="))
+        return self.decode.span.visit(*before, Loop("i", "first", "last", tile))
 
     def _partition(self, name: str, found: tuple[Block, ...], more: set[str], given: tuple[str, ...]) -> Partition:
         """What some warps take that need these statements and names."""
@@ -156,15 +145,15 @@ class DecodeHopper:
         return tuple(sorted(found & self.known | {"LOG2E", "partial_row_sums"}))
 
 
-def build(decode: Decode | None, known: frozenset[str]) -> DecodeHopper | None:
+def build(decoding: Decode | None, known: frozenset[str]) -> DecodeHopper | None:
     """The kernel of a variant's decoding for Hopper GPUs, if it has one; `known` is what kernels.py defines.
 
     Others than latent heads are bound by memory, which the portable kernel reads as fast. Not yet where new tokens are
     rotated as they are loaded, where an input stands in pages as keys do, and where a mask shows rows of a tile keys of
     which the warp that loads would have to know row by row.
     """
-    if decode is None or not decode.spec.latent or "hopper" not in decode.spec.targets or decode.spec.rope:
+    if decoding is None or not decoding.spec.latent or "hopper" not in decoding.spec.targets or decoding.spec.rope:
         return None
-    if decode.terms.paged or decode.span.by_row & {*decode.span.parameters}:
+    if decoding.terms.paged or decoding.span.by_row & {*decoding.span.parameters}:
         return None
-    return DecodeHopper(decode, known)
+    return DecodeHopper(decoding, known)

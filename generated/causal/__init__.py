@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  eb3949a5d29393b1
-#   text hash     541cf54b706909ad
+#   content hash  ef1de1445a7ecf6c
+#   text hash     0e14f73957219a9d
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

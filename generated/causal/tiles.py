@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  eb3949a5d29393b1
-#   text hash     1ad00085ad5d0824
+#   content hash  ef1de1445a7ecf6c
+#   text hash     cd2d0f9eeb7bd53a
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e76e98c3836caf34
-#   text hash     e1a2f54e8f5f9925
+#   content hash  3965066cd5894f46
+#   text hash     3a07e32fb7cc9eac
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

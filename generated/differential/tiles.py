@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  272fdda6375843c1
-#   text hash     e433732d041a012e
+#   content hash  bb5563d5246db186
+#   text hash     a7e6cfd4e5e1a626
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

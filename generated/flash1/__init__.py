@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d09cfd94b1aa573a
-#   text hash     0ca5df20a0a6ec5d
+#   content hash  34956f03d8809520
+#   text hash     52629c82cb3616f9
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9b5550a68fceb3db
-#   text hash     ca001af44238e5ee
+#   content hash  7895c054a934cd57
+#   text hash     e12148ed68830489
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -39,6 +39,8 @@ Symbols
     x_free               for each of its stages a barrier that all workers are done with the tile
     at                   tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES
     phase                a round's last bit: by it a barrier tells the round that a wait is for from the one before
+    vectors_ready        for each stage a barrier that the loader has stored what terms read of each key
+    x_k_tile             what they read of x, a value for each key of the tile at hand
     visits               walks so far that had a tile
     begun                tiles of queries so far: this one has stage begun % Q_STAGES
     before               the stage of the tile before
@@ -123,29 +125,15 @@ def store_rows(ptr, stride, x, first, count, WIDTH: gl.constexpr):
 
 @gluon.jit
 def weigh(
-    m, l, score, k_start, terms, BLOCK_N: tl.constexpr, mixed
+    m, l, score, k_start, in_log_decay_k_tile, terms, BLOCK_N: tl.constexpr, mixed
 ):  # fmt: skip
     """Weights of one tile of keys, and what the running maximum and the partial sums of their rows become by them."""
-    (
-        scale, q_pos, k_len, in_log_decay_base, in_log_decay_at_begin_q, in_log_decay_anchor,
-        in_log_decay_q, in_log_decay_desc, in_log_decay_stride_token, in_log_decay_stride_part
-    ) = terms  # fmt: skip
+    scale, q_pos, in_log_decay_at_begin_q, in_log_decay_q = terms
     # [BLOCK_N]
     k_pos = k_start + gl.arange(0, BLOCK_N, gl.SliceLayout(0, score.type.layout))
     score = score * scale
     # [BLOCK_N]
-    in_log_decay_k = (
-        load_rows(in_log_decay_desc, in_log_decay_base, k_start, k_pos, in_log_decay_stride_token, k_len)
-        - in_log_decay_anchor
-        + load_rows(
-            in_log_decay_desc,
-            in_log_decay_base + in_log_decay_stride_part,
-            k_start,
-            k_pos,
-            in_log_decay_stride_token,
-            k_len,
-        )
-    )
+    in_log_decay_k = in_log_decay_k_tile.load(gl.SliceLayout(0, score.type.layout))
     score = score + (in_log_decay_q[:, None] - in_log_decay_k[None, :])  # log_decay
     if mixed:
         keep = k_pos[None, :] <= q_pos[:, None]  # causal
@@ -168,14 +156,16 @@ def attend_first(
     OUT: tl.constexpr
 ):  # fmt: skip
     """Weights of the first tile of keys, which is mixed or may as well be taken for such."""
-    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
+    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, vectors_ready, in_log_decay_k_buffer = buffers
     stage = at % STAGES
     mbarrier.wait(k_ready.index(stage), at // STAGES & 1)
     zeros = gl.full([64, BLOCK_N], 0.0, gl.float32, SCORES)
     scoring = warpgroup_mma(q_tile, matrix(k_buffer, stage).permute((1, 0)), zeros, use_acc=False, is_async=True)
     score = warpgroup_mma_wait(0, [scoring])
     mbarrier.arrive(k_free.index(stage), count=1)
-    m, l, p, shrink = weigh(m, l, score, k_start, terms, BLOCK_N, mixed=True)
+    mbarrier.wait(vectors_ready.index(stage), at // STAGES & 1)
+    in_log_decay_k_tile = in_log_decay_k_buffer.index(stage)
+    m, l, p, shrink = weigh(m, l, score, k_start, in_log_decay_k_tile, terms, BLOCK_N, mixed=True)
     return gl.convert_layout(shrink, gl.SliceLayout(1, OUT)), m, l, pack(p, v_buffer.dtype)
 
 
@@ -189,7 +179,7 @@ def attend(
 
     Three workers issue their products in turns: what one then does to its scores, another one's products overlap.
     """
-    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
+    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, vectors_ready, in_log_decay_k_buffer = buffers
     stage, before = at % STAGES, (at - 1) % STAGES
     weights = unpack(packed, v_buffer.dtype, WEIGHTS)
     mbarrier.wait(k_ready.index(stage), at // STAGES & 1)
@@ -203,7 +193,9 @@ def attend(
         mbarrier.arrive(turns.index((WORKER + 1) % WORKERS), count=1)
     score = warpgroup_mma_wait(1, [scoring])
     mbarrier.arrive(k_free.index(stage), count=1)
-    m, l, p, shrink = weigh(m, l, score, k_start, terms, BLOCK_N, mixed=mixed)
+    mbarrier.wait(vectors_ready.index(stage), at // STAGES & 1)
+    in_log_decay_k_tile = in_log_decay_k_buffer.index(stage)
+    m, l, p, shrink = weigh(m, l, score, k_start, in_log_decay_k_tile, terms, BLOCK_N, mixed=mixed)
     if acc.shape[1] >= 256:
         # weights are made while the product before runs on; without a barrier here the assembler moves its end up
         packed = pack(p, v_buffer.dtype)
@@ -221,7 +213,7 @@ def attend(
 @gluon.jit
 def add_last(at, acc, packed, buffers, STAGES: gl.constexpr, WEIGHTS: gl.constexpr):
     """Update acc with the weighted values of the last tile."""
-    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
+    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, vectors_ready, in_log_decay_k_buffer = buffers
     before = (at - 1) % STAGES
     mbarrier.wait(v_ready.index(before), (at - 1) // STAGES & 1)
     adding = warpgroup_mma(unpack(packed, v_buffer.dtype, WEIGHTS), matrix(v_buffer, before), acc, is_async=True)
@@ -237,7 +229,7 @@ def work(
 ):  # fmt: skip
     """Store out and the LSE of 64 queries of each tile of this program."""
     (
-        out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, in_log_decay_desc, in_log_decay_ptr,
+        out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, in_log_decay_ptr,
         in_log_decay_stride_batch, in_log_decay_stride_head, in_log_decay_stride_token,
         in_log_decay_stride_part
     ) = arguments  # fmt: skip
@@ -304,10 +296,7 @@ def work(
                 stage = begun % Q_STAGES
                 mbarrier.wait(q_ready.index(stage), begun // Q_STAGES & 1)
                 q_tile = matrix(q_buffer, stage * WORKERS + WORKER)
-                terms = (
-                    scale, q_pos, k_len, in_log_decay_base, in_log_decay_at_begin_q, in_log_decay_anchor,
-                    in_log_decay_q, in_log_decay_desc, in_log_decay_stride_token, in_log_decay_stride_part
-                )  # fmt: skip
+                terms = (scale, q_pos, in_log_decay_at_begin_q, in_log_decay_q)
                 first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
                 first, full_first, full_last, last = keep_documents(
                     in_log_decay_ptr + in_log_decay_base, in_log_decay_stride_part, in_log_decay_stride_token, q_first,
@@ -366,16 +355,18 @@ def work(
 
 @gluon.jit
 def load_keys(
-    at, k_start, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES: tl.constexpr
+    at, k_start, in_log_decay_k, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES: tl.constexpr
 ):  # fmt: skip
     """Copy one tile of keys and of values."""
-    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
+    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, vectors_ready, in_log_decay_k_buffer = buffers
     stage, phase = at % STAGES, at // STAGES & 1
     mbarrier.wait(k_free.index(stage), phase ^ 1)
     mbarrier.expect(k_ready.index(stage), k_desc.block_type.nbytes)
     rows = [b, kv_h, k_offset + k_start, 0]
     copy_tile(k_desc, rows, k_ready.index(stage), k_buffer.index(stage))
     mbarrier.wait(v_free.index(stage), phase ^ 1)
+    in_log_decay_k_buffer.index(stage).store(in_log_decay_k)
+    mbarrier.arrive(vectors_ready.index(stage), count=1)
     mbarrier.expect(v_ready.index(stage), v_desc.block_type.nbytes)
     copy_tile(v_desc, rows, v_ready.index(stage), v_buffer.index(stage))
 
@@ -387,13 +378,14 @@ def load_tiles(
 ):  # fmt: skip
     """Copy the tiles of queries, keys and values that the workers need, in their order."""
     (
-        entries_ptr, q_total, k_total, Hq, in_log_decay_ptr, in_log_decay_stride_batch,
+        entries_ptr, q_total, k_total, Hq, in_log_decay_desc, in_log_decay_ptr, in_log_decay_stride_batch,
         in_log_decay_stride_head, in_log_decay_stride_token, in_log_decay_stride_part
     ) = lengths  # fmt: skip
     items, tiles, group, per_item = order
     q_buffer, q_ready, q_free = queries
     at = 0  # tiles of keys so far
     begun = 0  # tiles of queries so far
+    LINE: gl.constexpr = gl.BlockedLayout([BLOCK_N // 32], [32], [1], [0])
     place, step = digits(tl.program_id(0), order), digits(tl.num_programs(0), order)
     for _ in tl.range(0, tl.cdiv(items - tl.program_id(0), tl.num_programs(0))):
         for half in tl.range(0, per_item):
@@ -410,6 +402,9 @@ def load_tiles(
             in_log_decay_base = (
                 tl.cast(b, tl.int64) * in_log_decay_stride_batch + tl.cast(h, tl.int64) * in_log_decay_stride_head
             )
+            in_log_decay_anchor = tl.load(
+                in_log_decay_ptr + in_log_decay_base + tl.maximum(q_first, 0).to(tl.int64) * in_log_decay_stride_token
+            )
             if (half == 0) | (early < tiles - 1 - early):
                 stage = begun % Q_STAGES
                 mbarrier.wait(q_free.index(stage), begun // Q_STAGES & 1 ^ 1)
@@ -425,8 +420,24 @@ def load_tiles(
                 )  # fmt: skip
                 for j in tl.range(first, last):
                     k_start = (first + last - 1 - j) * BLOCK_N
+                    # [BLOCK_N]
+                    k_pos = k_start + gl.arange(0, BLOCK_N, LINE)
+                    in_log_decay_k = (
+                        load_rows(
+                            in_log_decay_desc, in_log_decay_base, k_start, k_pos, in_log_decay_stride_token, k_len
+                        )
+                        - in_log_decay_anchor
+                        + load_rows(
+                            in_log_decay_desc,
+                            in_log_decay_base + in_log_decay_stride_part,
+                            k_start,
+                            k_pos,
+                            in_log_decay_stride_token,
+                            k_len,
+                        )
+                    )
                     load_keys(
-                        at, k_start, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES
+                        at, k_start, in_log_decay_k, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES
                     )  # fmt: skip
                     at += 1
         place = add_digits(place, step, order)
@@ -454,19 +465,22 @@ def forward(
     q_buffer = gl.allocate_shared_memory(q_desc.dtype, [Q_STAGES * WORKERS, 1, 1, 64, BLOCK_D], q_desc.layout)
     k_buffer = gl.allocate_shared_memory(k_desc.dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_D], k_desc.layout)
     v_buffer = gl.allocate_shared_memory(v_desc.dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_DV], v_desc.layout)
+    in_log_decay_k_buffer = gl.allocate_shared_memory(
+        gl.float32, [STAGES, BLOCK_N], gl.SwizzledSharedLayout(1, 1, 1, [0])
+    )
     queries = (q_buffer, barriers(Q_STAGES, 1), barriers(Q_STAGES, WORKERS))
     buffers = (
         k_buffer, barriers(STAGES, 1), barriers(STAGES, WORKERS),
-        v_buffer, barriers(STAGES, 1), barriers(STAGES, WORKERS), barriers(WORKERS, 1)
+        v_buffer, barriers(STAGES, 1), barriers(STAGES, WORKERS), barriers(WORKERS, 1), barriers(STAGES, 1), in_log_decay_k_buffer
     )  # fmt: skip
     fence_async_shared()
     arguments = (
-        out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, in_log_decay_desc, in_log_decay_ptr,
+        out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, in_log_decay_ptr,
         in_log_decay_stride_batch, in_log_decay_stride_head, in_log_decay_stride_token,
         in_log_decay_stride_part
     )  # fmt: skip
     lengths = (
-        entries_ptr, q_total, k_total, Hq, in_log_decay_ptr, in_log_decay_stride_batch,
+        entries_ptr, q_total, k_total, Hq, in_log_decay_desc, in_log_decay_ptr, in_log_decay_stride_batch,
         in_log_decay_stride_head, in_log_decay_stride_token, in_log_decay_stride_part
     )  # fmt: skip
     order = (items, tiles, group, per_item)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9b5550a68fceb3db
-#   text hash     c9baea6947046653
+#   content hash  7895c054a934cd57
+#   text hash     b0e48da0f50375e5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -80,8 +80,8 @@ TILES_FP32 = {
 # a worker of four warps for each 64 queries
 TILES_HOPPER = {
     "forward": {
-        64: {0: (128, 64, 8, 3)},
-        128: {0: (128, 64, 8, 3)},
+        64: {0: (128, 128, 8, 2), 3072: (192, 128, 12, 3)},
+        128: {0: (128, 128, 8, 2)},
         256: {0: (128, 64, 8, 2)},
     },
 }

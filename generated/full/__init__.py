@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5eb18ebb553055ba
-#   text hash     b74a27d39e6facf8
+#   content hash  6dd99a820af8c61f
+#   text hash     a987ec9df30b6fdf
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5eb18ebb553055ba
-#   text hash     cc0b787725d51351
+#   content hash  6dd99a820af8c61f
+#   text hash     8f946023f05c0d73
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5eb18ebb553055ba
-#   text hash     a90d5f33081510b1
+#   content hash  6dd99a820af8c61f
+#   text hash     f6d0a39a44596133
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

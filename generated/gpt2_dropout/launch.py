@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  4bc9621c60873081
-#   text hash     7f8d52c51ad91c8f
+#   content hash  9e5560d5f7375135
+#   text hash     985bab2d57b051b8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

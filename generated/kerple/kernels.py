@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d81f70d80e70bcdf
-#   text hash     728cfa4039c92756
+#   content hash  c7e11fa93e071ab2
+#   text hash     2df2083deeda97bc
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d81f70d80e70bcdf
-#   text hash     1f37a2a1c2ad6080
+#   content hash  c7e11fa93e071ab2
+#   text hash     25ca2b4a07dc6d88
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

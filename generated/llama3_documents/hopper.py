@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f4395323aa3bb3a4
-#   text hash     6193f57f6baafc1b
+#   content hash  a0b4dbd637e30535
+#   text hash     5da975e5190aaca3
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -39,6 +39,8 @@ Symbols
     x_free               for each of its stages a barrier that all workers are done with the tile
     at                   tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES
     phase                a round's last bit: by it a barrier tells the round that a wait is for from the one before
+    vectors_ready        for each stage a barrier that the loader has stored what terms read of each key
+    x_k_tile             what they read of x, a value for each key of the tile at hand
     visits               walks so far that had a tile
     begun                tiles of queries so far: this one has stage begun % Q_STAGES
     before               the stage of the tile before
@@ -123,15 +125,15 @@ def store_rows(ptr, stride, x, first, count, WIDTH: gl.constexpr):
 
 @gluon.jit
 def weigh(
-    m, l, score, k_start, terms, BLOCK_N: tl.constexpr, mixed
+    m, l, score, k_start, in_k_segments_k_tile, terms, BLOCK_N: tl.constexpr, mixed
 ):  # fmt: skip
     """Weights of one tile of keys, and what the running maximum and the partial sums of their rows become by them."""
-    k_len, scale_log2, q_pos, in_q_segments_q, in_k_segments_base, in_k_segments_stride_key = terms
+    scale_log2, q_pos, in_q_segments_q = terms
     # [BLOCK_N]
     k_pos = k_start + gl.arange(0, BLOCK_N, gl.SliceLayout(0, score.type.layout))
     if mixed:
         # [BLOCK_N]
-        in_k_segments_k = load_vector(in_k_segments_base, k_pos, in_k_segments_stride_key, k_len)
+        in_k_segments_k = in_k_segments_k_tile.load(gl.SliceLayout(0, score.type.layout))
         keep = k_pos[None, :] <= q_pos[:, None]  # causal
         keep &= in_q_segments_q[:, None] == in_k_segments_k[None, :]  # segments
         score = tl.where(keep, score, float("-inf"))
@@ -152,14 +154,16 @@ def attend_first(
     OUT: tl.constexpr
 ):  # fmt: skip
     """Weights of the first tile of keys, which is mixed or may as well be taken for such."""
-    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
+    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, vectors_ready, in_k_segments_k_buffer = buffers
     stage = at % STAGES
     mbarrier.wait(k_ready.index(stage), at // STAGES & 1)
     zeros = gl.full([64, BLOCK_N], 0.0, gl.float32, SCORES)
     scoring = warpgroup_mma(q_tile, matrix(k_buffer, stage).permute((1, 0)), zeros, use_acc=False, is_async=True)
     score = warpgroup_mma_wait(0, [scoring])
     mbarrier.arrive(k_free.index(stage), count=1)
-    m, l, p, shrink = weigh(m, l, score, k_start, terms, BLOCK_N, mixed=True)
+    mbarrier.wait(vectors_ready.index(stage), at // STAGES & 1)
+    in_k_segments_k_tile = in_k_segments_k_buffer.index(stage)
+    m, l, p, shrink = weigh(m, l, score, k_start, in_k_segments_k_tile, terms, BLOCK_N, mixed=True)
     return gl.convert_layout(shrink, gl.SliceLayout(1, OUT)), m, l, pack(p, v_buffer.dtype)
 
 
@@ -173,7 +177,7 @@ def attend(
 
     Three workers issue their products in turns: what one then does to its scores, another one's products overlap.
     """
-    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
+    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, vectors_ready, in_k_segments_k_buffer = buffers
     stage, before = at % STAGES, (at - 1) % STAGES
     weights = unpack(packed, v_buffer.dtype, WEIGHTS)
     mbarrier.wait(k_ready.index(stage), at // STAGES & 1)
@@ -187,7 +191,10 @@ def attend(
         mbarrier.arrive(turns.index((WORKER + 1) % WORKERS), count=1)
     score = warpgroup_mma_wait(1, [scoring])
     mbarrier.arrive(k_free.index(stage), count=1)
-    m, l, p, shrink = weigh(m, l, score, k_start, terms, BLOCK_N, mixed=mixed)
+    if mixed:
+        mbarrier.wait(vectors_ready.index(stage), at // STAGES & 1)
+    in_k_segments_k_tile = in_k_segments_k_buffer.index(stage)
+    m, l, p, shrink = weigh(m, l, score, k_start, in_k_segments_k_tile, terms, BLOCK_N, mixed=mixed)
     if acc.shape[1] >= 256:
         # weights are made while the product before runs on; without a barrier here the assembler moves its end up
         packed = pack(p, v_buffer.dtype)
@@ -205,7 +212,7 @@ def attend(
 @gluon.jit
 def add_last(at, acc, packed, buffers, STAGES: gl.constexpr, WEIGHTS: gl.constexpr):
     """Update acc with the weighted values of the last tile."""
-    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
+    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, vectors_ready, in_k_segments_k_buffer = buffers
     before = (at - 1) % STAGES
     mbarrier.wait(v_ready.index(before), (at - 1) // STAGES & 1)
     adding = warpgroup_mma(unpack(packed, v_buffer.dtype, WEIGHTS), matrix(v_buffer, before), acc, is_async=True)
@@ -222,8 +229,7 @@ def work(
     """Store out and the LSE of 64 queries of each tile of this program."""
     (
         out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, in_q_segments_ptr,
-        in_q_segments_stride_batch, in_q_segments_stride_query, in_k_segments_ptr,
-        in_k_segments_stride_batch, in_k_segments_stride_key, key_ranges_ptr, q_parts
+        in_q_segments_stride_batch, in_q_segments_stride_query, key_ranges_ptr, q_parts
     ) = arguments  # fmt: skip
     items, tiles, group, per_item = order
     q_buffer, q_ready, q_free = queries
@@ -259,11 +265,6 @@ def work(
                 )
                 # [64]
                 in_q_segments_q = load_vector(in_q_segments_base, row, in_q_segments_stride_query, q_len)
-                in_k_segments_base = (
-                    in_k_segments_ptr
-                    + tl.cast(b, tl.int64) * in_k_segments_stride_batch
-                    + tl.cast(k_offset, tl.int64) * in_k_segments_stride_key
-                )
                 # [64, BLOCK_DV]
                 acc = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
                 # [64]
@@ -273,7 +274,7 @@ def work(
                 stage = begun % Q_STAGES
                 mbarrier.wait(q_ready.index(stage), begun // Q_STAGES & 1)
                 q_tile = matrix(q_buffer, stage * WORKERS + WORKER)
-                terms = (k_len, scale_log2, q_pos, in_q_segments_q, in_k_segments_base, in_k_segments_stride_key)
+                terms = (scale_log2, q_pos, in_q_segments_q)
                 first, full_first, full_last, last = load_range(key_ranges_ptr, b, q_parts, q_start, BLOCK_M, BLOCK_N)
                 if last > first:
                     k_start = (last - 1) * BLOCK_N
@@ -328,16 +329,18 @@ def work(
 
 @gluon.jit
 def load_keys(
-    at, k_start, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES: tl.constexpr
+    at, k_start, in_k_segments_k, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES: tl.constexpr
 ):  # fmt: skip
     """Copy one tile of keys and of values."""
-    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
+    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, vectors_ready, in_k_segments_k_buffer = buffers
     stage, phase = at % STAGES, at // STAGES & 1
     mbarrier.wait(k_free.index(stage), phase ^ 1)
     mbarrier.expect(k_ready.index(stage), k_desc.block_type.nbytes)
     rows = [b, kv_h, k_offset + k_start, 0]
     copy_tile(k_desc, rows, k_ready.index(stage), k_buffer.index(stage))
     mbarrier.wait(v_free.index(stage), phase ^ 1)
+    in_k_segments_k_buffer.index(stage).store(in_k_segments_k)
+    mbarrier.arrive(vectors_ready.index(stage), count=1)
     mbarrier.expect(v_ready.index(stage), v_desc.block_type.nbytes)
     copy_tile(v_desc, rows, v_ready.index(stage), v_buffer.index(stage))
 
@@ -348,11 +351,15 @@ def load_tiles(
     STAGES: tl.constexpr, Q_STAGES: tl.constexpr, GROUP: tl.constexpr, WORKERS: tl.constexpr
 ):  # fmt: skip
     """Copy the tiles of queries, keys and values that the workers need, in their order."""
-    entries_ptr, q_total, k_total, Hq, key_ranges_ptr, q_parts = lengths
+    (
+        entries_ptr, q_total, k_total, Hq, in_k_segments_ptr, in_k_segments_stride_batch,
+        in_k_segments_stride_key, key_ranges_ptr, q_parts
+    ) = lengths  # fmt: skip
     items, tiles, group, per_item = order
     q_buffer, q_ready, q_free = queries
     at = 0  # tiles of keys so far
     begun = 0  # tiles of queries so far
+    LINE: gl.constexpr = gl.BlockedLayout([BLOCK_N // 32], [32], [1], [0])
     place, step = digits(tl.program_id(0), order), digits(tl.num_programs(0), order)
     for _ in tl.range(0, tl.cdiv(items - tl.program_id(0), tl.num_programs(0))):
         for half in tl.range(0, per_item):
@@ -363,6 +370,11 @@ def load_tiles(
             kv_h = h // GROUP
             q_start = tile * BLOCK_M
             q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+            in_k_segments_base = (
+                in_k_segments_ptr
+                + tl.cast(b, tl.int64) * in_k_segments_stride_batch
+                + tl.cast(k_offset, tl.int64) * in_k_segments_stride_key
+            )
             if (half == 0) | (early < tiles - 1 - early):
                 stage = begun % Q_STAGES
                 mbarrier.wait(q_free.index(stage), begun // Q_STAGES & 1 ^ 1)
@@ -374,8 +386,11 @@ def load_tiles(
                 first, full_first, full_last, last = load_range(key_ranges_ptr, b, q_parts, q_start, BLOCK_M, BLOCK_N)
                 for j in tl.range(first, last):
                     k_start = (first + last - 1 - j) * BLOCK_N
+                    # [BLOCK_N]
+                    k_pos = k_start + gl.arange(0, BLOCK_N, LINE)
+                    in_k_segments_k = load_vector(in_k_segments_base, k_pos, in_k_segments_stride_key, k_len)
                     load_keys(
-                        at, k_start, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES
+                        at, k_start, in_k_segments_k, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES
                     )  # fmt: skip
                     at += 1
         place = add_digits(place, step, order)
@@ -403,18 +418,23 @@ def forward(
     q_buffer = gl.allocate_shared_memory(q_desc.dtype, [Q_STAGES * WORKERS, 1, 1, 64, BLOCK_D], q_desc.layout)
     k_buffer = gl.allocate_shared_memory(k_desc.dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_D], k_desc.layout)
     v_buffer = gl.allocate_shared_memory(v_desc.dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_DV], v_desc.layout)
+    in_k_segments_k_buffer = gl.allocate_shared_memory(
+        gl.int32, [STAGES, BLOCK_N], gl.SwizzledSharedLayout(1, 1, 1, [0])
+    )
     queries = (q_buffer, barriers(Q_STAGES, 1), barriers(Q_STAGES, WORKERS))
     buffers = (
         k_buffer, barriers(STAGES, 1), barriers(STAGES, WORKERS),
-        v_buffer, barriers(STAGES, 1), barriers(STAGES, WORKERS), barriers(WORKERS, 1)
+        v_buffer, barriers(STAGES, 1), barriers(STAGES, WORKERS), barriers(WORKERS, 1), barriers(STAGES, 1), in_k_segments_k_buffer
     )  # fmt: skip
     fence_async_shared()
     arguments = (
         out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, in_q_segments_ptr,
-        in_q_segments_stride_batch, in_q_segments_stride_query, in_k_segments_ptr,
-        in_k_segments_stride_batch, in_k_segments_stride_key, key_ranges_ptr, q_parts
+        in_q_segments_stride_batch, in_q_segments_stride_query, key_ranges_ptr, q_parts
     )  # fmt: skip
-    lengths = (entries_ptr, q_total, k_total, Hq, key_ranges_ptr, q_parts)
+    lengths = (
+        entries_ptr, q_total, k_total, Hq, in_k_segments_ptr, in_k_segments_stride_batch,
+        in_k_segments_stride_key, key_ranges_ptr, q_parts
+    )  # fmt: skip
     order = (items, tiles, group, per_item)
     # a worker's threads get the registers that the loader leaves
     if WORKERS == 3:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2608dc68e6c1af9b
-#   text hash     fce265e199d9f3ff
+#   content hash  088c939d9da59d8b
+#   text hash     b0c373ad420266bc
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -80,8 +80,8 @@ TILES_FP32 = {
 # a worker of four warps for each 64 queries
 TILES_HOPPER = {
     "forward": {
-        64: {0: (128, 64, 8, 3)},
-        128: {0: (128, 64, 8, 3)},
+        64: {0: (128, 128, 8, 2), 3072: (192, 128, 12, 3)},
+        128: {0: (128, 128, 8, 2)},
         256: {0: (128, 64, 8, 2)},
     },
 }

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  64513d9859342207
-#   text hash     b5f75180842132c6
+#   content hash  c1997cc47c22bcc8
+#   text hash     ca763d4e8b0516a3
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  64513d9859342207
-#   text hash     e577852638b23f4f
+#   content hash  c1997cc47c22bcc8
+#   text hash     df3385f2db5aa646
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0ba1df8722c7af4d
-#   text hash     11e62a6e1c2a6473
+#   content hash  2225222679d6c09f
+#   text hash     63f2c2fbfc2e7074
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d0103b9a557102ce
-#   text hash     4194c259433d59a1
+#   content hash  045d0ad6672e6d6a
+#   text hash     abc1db2f8a8b5f6b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

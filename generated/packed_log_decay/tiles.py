@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d0103b9a557102ce
-#   text hash     7019f65617e7b275
+#   content hash  045d0ad6672e6d6a
+#   text hash     a022ae391a0e61ea
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -80,8 +80,8 @@ TILES_FP32 = {
 # a worker of four warps for each 64 queries
 TILES_HOPPER = {
     "forward": {
-        64: {0: (128, 64, 8, 3)},
-        128: {0: (128, 64, 8, 3)},
+        64: {0: (128, 128, 8, 2), 3072: (192, 128, 12, 3)},
+        128: {0: (128, 128, 8, 2)},
         256: {0: (128, 64, 8, 2)},
     },
 }

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  39dc57e6a8c5561a
-#   text hash     39f3d3eec8b28326
+#   content hash  e66788c519bb1191
+#   text hash     6de93e340db38fec
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

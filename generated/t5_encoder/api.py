@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0190ea509400140f
-#   text hash     9a8cffd690d449e9
+#   content hash  4f20d99fd664c867
+#   text hash     c2a2bf21693b46c6
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -203,6 +203,8 @@ def _on_hopper(plan: Plan) -> Iterator[Row]:
     yield "STAGES, Q_STAGES", "stages of the buffers of keys and of values, and of that of queries"
     yield "queries, buffers", "the buffer of queries with its barriers; those of keys and of values"
     yield from _in_gluon()
+    yield "vectors_ready", "for each stage a barrier that the loader has stored what terms read of each key"
+    yield "x_k_tile", "what they read of x, a value for each key of the tile at hand"
     yield "visits", "walks so far that had a tile"
     yield "begun", "tiles of queries so far: this one has stage begun % Q_STAGES"
     yield "before", "the stage of the tile before"

@@ -8,11 +8,13 @@ from functools import cached_property
 
 from ...language.spec import MaskTerm
 from .. import programs, softmax
+from ..access import Site
 from ..kernel_terms import KernelTerms
 from ..loops import Loops
 from ..parameters import Kernel, Parameter, Step
 from ..shared_parameters import TILED, SharedParameters
 from ..statements import Block, Branch, Bundle, Call, Comment, Loop, Statement, names, needed, reads, targets
+from .hopper_vectors import IN_LINE, LINE, READY, Vector, taken, vectors
 from .partition import numbers_first, partition
 from .portable import rows_of_keys
 
@@ -40,6 +42,11 @@ class Forward:
         return self.shared.storage.cut
 
     @cached_property
+    def vectors(self) -> tuple[Vector, ...]:
+        """What the terms read of each key."""
+        return vectors(self.terms)
+
+    @cached_property
     def parts(self) -> tuple[Parameter, ...]:
         """What the kernel takes: what the portable one does, and the order of its tiles."""
         p, keys = self.shared, rows_of_keys(self.shared)
@@ -60,8 +67,9 @@ class Forward:
     def step(self) -> Step:
         """The function that makes weights of scores."""
         terms = self.terms
-        loads = (*terms.loads("step"), *terms.loads("mask"))
-        results, own = ("m", "l", "p", "shrink"), ("m", "l", "score", "k_start")
+        loads = (*self._loads("step"), *self._loads("mask"))
+        results = ("m", "l", "p", "shrink")
+        own = ("m", "l", "score", "k_start", *(vector.tile for vector in self.vectors))
         scale = "scale" if self.shared.spec.scores else "scale_log2"
         fixed = (*(("k_len",) if "k_len" in reads((*self._keys, *self._masked)) else ()), scale)
         known = {*results, *own, *fixed, "k_pos", *targets(loads)}
@@ -98,7 +106,7 @@ class Forward:
         loads = (a.begin, *map(_of_worker, programs.rows(a, "q")), *a.scaled, *map(_shaped, terms.loads("program")))
         ranges = reads(self.loops.range)
         own = needed(loads, {"row"} | ranges | reads((*self.step.packed, *start)))
-        lengths = needed(loads, ranges)
+        lengths = needed(loads, ranges | reads(vector.read for vector in self.vectors))
         stored = {"out_ptr", "lse_ptr", "q_len", "Hq", *names(p.storage.head_rows, p.storage.rows("q"))}
         there = " & ".join(
             ("((half == 0) | (early < tiles - 1 - early))", *(("(q_start < q_len)",) if self.cut else ()))
@@ -133,9 +141,11 @@ class Forward:
                 *self.step.unpacked,
                 *self._keys,
                 *self._scaled,
-                *map(_shaped, terms.loads("step")),
+                *self._loads("step"),
                 *terms.score,
             ),
+            "first_vectors": self._vectors_come("True"),
+            "vectors_come": self._vectors_come("mixed"),
             "masked": self._masked,
             "unseen": softmax.unseen(p.spec),
             "work_unpacked": (work.bundle, *numbers),
@@ -146,10 +156,15 @@ class Forward:
             "visit": (*self.step.packed, *self._spanned(self._visit)),
             "empty": softmax.empty(p.spec),
             "load_unpacked": (load.bundle, *numbers_of_loader),
-            "load_counts": (Statement("ends", "0", label="ends of sequences so far"),) if self.cut else (),
+            "load_counts": (
+                *((LINE,) if self.vectors else ()),
+                *((Statement("ends", "0", label="ends of sequences so far"),) if self.cut else ()),
+            ),
             "lengths": (*entered, *lengths),
+            "vectors": self._vectors_stored,
             "values": self._values,
             "load_visit": self._spanned((Loop("j", "first", "last", self._load_keys),)),
+            "buffers": tuple(vector.made for vector in self.vectors),
             "packed": (
                 *((Statement("v_come", "barriers(1, 1).index(0)"),) if self.cut else ()),
                 dataclasses.replace(work.bundle, packs=True),
@@ -157,10 +172,14 @@ class Forward:
                 Bundle("order", _ORDER, packs=True),
             ),
         }
+        buffers = (READY, *(vector.buffer for vector in self.vectors)) if self.vectors else ()
         texts = {
             "there": there,
             "order": self._order_of_tiles,
             "first_takes": ", ".join(("at", *_RUNNING)),
+            "weigh_takes": ", ".join((*self.step.own, "terms", "BLOCK_N")),
+            "vectors": "".join(f", {name}" for name in buffers),
+            "vectors_made": "".join(f", {name}" for name in ("barriers(STAGES, 1)", *buffers[1:])[: len(buffers)]),
             "takes": ", ".join(("at", "visits", "acc", "packed", *_RUNNING, "WEIGHTS", *_TURNS, "mixed")),
             "load_keys_takes": ", ".join(self._load_keys_takes),
             "work_takes": ", ".join(work.taken),
@@ -191,7 +210,7 @@ class Forward:
     def _keys(self) -> tuple[Statement, ...]:
         """The positions of a tile's keys, as far as terms read them."""
         terms = self.terms
-        read = reads((*terms.loads("step"), *terms.loads("mask"), *terms.score, *terms.keep))
+        read = reads((*self._loads("step"), *self._loads("mask"), *terms.score, *terms.keep))
         found = needed(programs.rows(self.shared.analysis, "k"), {"k_pos"} | read)
         value = f"k_start + gl.arange(0, BLOCK_N, {_KEYS_OF_SCORES})"
         return tuple(dataclasses.replace(x, value=value) if x.target == "k_pos" else x for x in found)
@@ -199,7 +218,7 @@ class Forward:
     @property
     def _masked(self) -> tuple[Block, ...]:
         """The statements that make `keep`; where no later key is visible, none behind the last one is."""
-        loads, keep = tuple(map(_shaped, self.terms.loads("mask"))), self.terms.keep
+        loads, keep = self._loads("mask"), self.terms.keep
         if any(map(shows_the_past, self.shared.spec.masks)):
             return (*loads, dataclasses.replace(keep[0], sign="="), *keep[1:])
         return (*loads, Statement("keep", "(k_pos < k_len)[None, :]"), *keep)
@@ -249,18 +268,41 @@ class Forward:
         end = Statement("acc", "add_last(at, acc, packed, buffers, STAGES, WEIGHTS)")
         return (Branch("last > first", (*begin, *loops, end)),)
 
+    def _loads(self, site: Site) -> tuple[Statement, ...]:
+        """What a step loads of what terms read."""
+        return tuple(map(_shaped, taken(self.terms.loads(site), self.vectors, _KEYS_OF_SCORES)))
+
+    def _vectors_come(self, mixed: str) -> tuple[Block, ...]:
+        """The statements that find what a tile's keys have, once it is there; masks need it in mixed tiles alone."""
+        if not self.vectors:
+            return ()
+        wait = Statement("", f"mbarrier.wait({READY}.index(stage), at // STAGES & 1)")
+        scored = {load.target for load in self.terms.loads("step")}
+        always = mixed == "True" or any(vector.name in scored for vector in self.vectors)
+        return (wait if always else Branch(mixed, (wait,)), *(vector.at_hand for vector in self.vectors))
+
+    @property
+    def _vectors_stored(self) -> tuple[Statement, ...]:
+        """The statements that hand on what a tile's keys have, in a stage that workers are done with."""
+        if not self.vectors:
+            return ()
+        return (*(v.stored for v in self.vectors), Statement("", f"mbarrier.arrive({READY}.index(stage), count=1)"))
+
     @property
     def _load_keys_takes(self) -> tuple[str, ...]:
         storage = self.shared.storage
         place = names(storage.coordinates("k", self.shared.analysis.kv, "k_start")) - {"0", "k_start"}
         given, size = (("k_len", "ends", "v_come"), ("BLOCK_N",)) if self.cut else ((), ())
-        return ("at", "k_start", *sorted(place), *given, "k_desc", "v_desc", "buffers", "STAGES", *size)
+        read = (vector.name for vector in self.vectors)
+        return ("at", "k_start", *read, *sorted(place), *given, "k_desc", "v_desc", "buffers", "STAGES", *size)
 
     @property
     def _load_keys(self) -> tuple[Block, ...]:
         """The statements that load one tile of keys and of values."""
         return (
             Statement("k_start", "(first + last - 1 - j) * BLOCK_N"),
+            *(IN_LINE if self.vectors else ()),
+            *(vector.read for vector in self.vectors),
             Call("ends" if self.cut else "", "load_keys", self._load_keys_takes),
             Statement("at", "1", "+="),
         )

@@ -1,0 +1,77 @@
+"""Values of keys on Hopper GPUs: the warp that loads reads a tile's, and workers take them out of shared memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..access import TYPES, Access
+from ..kernel_terms import KernelTerms
+from ..statements import Statement
+
+LINE = Statement("LINE: gl.constexpr", "gl.BlockedLayout([BLOCK_N // 32], [32], [1], [0])")
+IN_LINE = (Statement("k_pos", "k_start + gl.arange(0, BLOCK_N, LINE)", shape="[BLOCK_N]"),)
+READY = "vectors_ready"
+
+
+@dataclass(frozen=True)
+class Vector:
+    """A value for each key of a tile, which scores or masks read."""
+
+    read: Statement  # out of memory
+    type: str  # what the spec says that it is
+
+    @property
+    def name(self) -> str:
+        """Its name in kernels."""
+        return self.read.target
+
+    @property
+    def buffer(self) -> str:
+        """The name of the buffer of such vectors, one for each stage."""
+        return f"{self.name}_buffer"
+
+    @property
+    def tile(self) -> str:
+        """The name of the one at hand there."""
+        return f"{self.name}_tile"
+
+    @property
+    def made(self) -> Statement:
+        """The statement that allocates the buffer."""
+        element, line = self._element, "gl.SwizzledSharedLayout(1, 1, 1, [0])"
+        return Statement(self.buffer, f"gl.allocate_shared_memory({element}, [STAGES, BLOCK_N], {line})")
+
+    @property
+    def stored(self) -> Statement:
+        """The statement that puts the values of a tile there."""
+        value = self.name + (".to(gl.int32)" if self.type == "bool" else "")
+        return Statement("", f"{self.buffer}.index(stage).store({value})")
+
+    @property
+    def at_hand(self) -> Statement:
+        """The statement that finds those of a tile."""
+        return Statement(self.tile, f"{self.buffer}.index(stage)")
+
+    def taken(self, layout: str) -> Statement:
+        """The statement by which a worker gets them, in a layout."""
+        value = f"{self.tile}.load({layout})" + (f".to({TYPES[self.type]})" if self.type == "bool" else "")
+        return dataclasses.replace(self.read, value=value)
+
+    @property
+    def _element(self) -> str:
+        return "gl.float32" if self.type == "float" else "gl.int32"
+
+
+def vectors(terms: KernelTerms) -> tuple[Vector, ...]:
+    """All of a variant whose programs own queries."""
+    rows: dict[str, Access] = {access.name: access for access in terms.accesses if access.side == "k"}
+    loads = (*terms.loads("step"), *terms.loads("mask"))
+    return tuple(Vector(load, rows[load.target].input.dtype) for load in loads if load.target in rows)
+
+
+def taken(loads: Iterable[Statement], vectors: Iterable[Vector], layout: str) -> tuple[Statement, ...]:
+    """Loads of a step, those of vectors out of shared memory."""
+    known = {vector.name: vector for vector in vectors}
+    return tuple(known[load.target].taken(layout) if load.target in known else load for load in loads)

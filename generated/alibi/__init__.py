@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  61940e30a4ec2170
-#   text hash     8286308ad2279960
+#   content hash  3965b298baf65b14
+#   text hash     af5fad75ff5ad72e
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  61940e30a4ec2170
-#   text hash     e98d026f4b04ac36
+#   content hash  3965b298baf65b14
+#   text hash     f5c0f349535a09f5
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  61940e30a4ec2170
-#   text hash     278869a432b1b13b
+#   content hash  3965b298baf65b14
+#   text hash     d2ed71c3701f2f5b
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  61940e30a4ec2170
-#   text hash     2d8968fcb86156a3
+#   content hash  3965b298baf65b14
+#   text hash     67c3c020c384c34a
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

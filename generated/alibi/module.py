@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  61940e30a4ec2170
-#   text hash     3b9375ac3580c2f8
+#   content hash  3965b298baf65b14
+#   text hash     873e4276c90d495d
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

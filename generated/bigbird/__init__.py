@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c32e37270d4369ea
-#   text hash     89fdc69ed7db69d9
+#   content hash  ced0d059c6eac30c
+#   text hash     7dedc17eef026ff5
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

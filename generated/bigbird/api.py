@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c32e37270d4369ea
-#   text hash     716c6e6346521aa3
+#   content hash  ced0d059c6eac30c
+#   text hash     adfbfafa9b1c3886
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

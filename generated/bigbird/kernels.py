@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c32e37270d4369ea
-#   text hash     3b680ba91c4955c8
+#   content hash  ced0d059c6eac30c
+#   text hash     7c02d76d093e3545
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

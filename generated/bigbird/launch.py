@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c32e37270d4369ea
-#   text hash     be7db7e71f5a6ff1
+#   content hash  ced0d059c6eac30c
+#   text hash     90e0de9a388b4d80
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

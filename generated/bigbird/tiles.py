@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c32e37270d4369ea
-#   text hash     4487d41f093ba630
+#   content hash  ced0d059c6eac30c
+#   text hash     18acc5c2b97702df
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

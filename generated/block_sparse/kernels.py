@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ae89771bf4d8ac31
-#   text hash     5e20f1d0eb11a849
+#   content hash  06fef5090670466b
+#   text hash     1287585118785a08
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ae89771bf4d8ac31
-#   text hash     8e648fc616ea9a61
+#   content hash  06fef5090670466b
+#   text hash     90f05e5f4cd40d0b
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

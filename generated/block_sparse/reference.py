@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ae89771bf4d8ac31
-#   text hash     1980807a010dbb18
+#   content hash  06fef5090670466b
+#   text hash     9bd592e62ffda05c
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ae89771bf4d8ac31
-#   text hash     440311acb62ba75e
+#   content hash  06fef5090670466b
+#   text hash     8e8dcfd5c45968ac
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ae89771bf4d8ac31
-#   text hash     1c69fe4a224efe9c
+#   content hash  06fef5090670466b
+#   text hash     7ecd916dabe0da19
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2362c47c094afe0a
-#   text hash     8550de42e942d1c5
+#   content hash  c8f16264646ff24e
+#   text hash     246aa2aa5499770a
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2362c47c094afe0a
-#   text hash     6b15a3b90e8a938e
+#   content hash  c8f16264646ff24e
+#   text hash     310c73495633a44d
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2362c47c094afe0a
-#   text hash     55730b5de13e0f0f
+#   content hash  c8f16264646ff24e
+#   text hash     cfe411b764a77e70
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

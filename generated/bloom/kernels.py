@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2362c47c094afe0a
-#   text hash     b46ea34adeb05264
+#   content hash  c8f16264646ff24e
+#   text hash     9605d72d5744992c
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ef1de1445a7ecf6c
-#   text hash     0e14f73957219a9d
+#   content hash  d54dfcf28a4c10d0
+#   text hash     ecddd27a1ef9b642
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

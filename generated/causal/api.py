@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ef1de1445a7ecf6c
-#   text hash     d7e74a7309583ed6
+#   content hash  d54dfcf28a4c10d0
+#   text hash     a7b17a6e8eccd336
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ef1de1445a7ecf6c
-#   text hash     279f5edd4e1e744f
+#   content hash  d54dfcf28a4c10d0
+#   text hash     57edc9a6633eefc0
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

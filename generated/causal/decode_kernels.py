@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ef1de1445a7ecf6c
-#   text hash     d8b91f13624fc36a
+#   content hash  d54dfcf28a4c10d0
+#   text hash     c1c72efc54b2c686
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ef1de1445a7ecf6c
-#   text hash     754513bc73e46219
+#   content hash  d54dfcf28a4c10d0
+#   text hash     171e10fc04da576d
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

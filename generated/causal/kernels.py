@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ef1de1445a7ecf6c
-#   text hash     3b756c7ed2714e83
+#   content hash  d54dfcf28a4c10d0
+#   text hash     b02d06823f8f250b
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ef1de1445a7ecf6c
-#   text hash     e538a7efb0a738bd
+#   content hash  d54dfcf28a4c10d0
+#   text hash     9011a7f5cfe728e4
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ef1de1445a7ecf6c
-#   text hash     cd2d0f9eeb7bd53a
+#   content hash  d54dfcf28a4c10d0
+#   text hash     df4561ef1da6cc91
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -87,9 +87,13 @@ TILES_HOPPER = {
     "backward": {
         64: {0: (128, 128, 8, 2)},
         128: {0: (64, 128, 8, 2)},
+        256: {0: (64, 64, 4, 2)},
     },
 }
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again
-HOPPER_IS_FASTER = {"forward": {64: (512, 3072, 16384), 128: (0,), 256: (0,)}, "backward": {64: (1024,), 128: (0,)}}
+HOPPER_IS_FASTER = {
+    "forward": {64: (512, 3072, 16384), 128: (0,), 256: (0,)},
+    "backward": {64: (1024,), 128: (0,), 256: (1024,)},
+}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3f828617e3644c66
-#   text hash     af24d39e79e92e4f
+#   content hash  aea3167d61b149f5
+#   text hash     e3ee60420189bc42
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3f828617e3644c66
-#   text hash     ae6ae10587271296
+#   content hash  aea3167d61b149f5
+#   text hash     bcf6ed0309ecb357
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

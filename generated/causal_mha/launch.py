@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3f828617e3644c66
-#   text hash     06e0ea11f7ae5c44
+#   content hash  aea3167d61b149f5
+#   text hash     8a1a37a4285aa9a2
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

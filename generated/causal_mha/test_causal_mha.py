@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3f828617e3644c66
-#   text hash     20708bad40e732b8
+#   content hash  aea3167d61b149f5
+#   text hash     8b55e92ed9b5c00c
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

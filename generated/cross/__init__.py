@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3965066cd5894f46
-#   text hash     595b59ab57b8057c
+#   content hash  84cf780725b27cd1
+#   text hash     788c0d17e32c19ad
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3965066cd5894f46
-#   text hash     d8bba8d694f0439a
+#   content hash  84cf780725b27cd1
+#   text hash     75d4bad8ca631193
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

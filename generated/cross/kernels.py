@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3965066cd5894f46
-#   text hash     fa651d3ea0e6f336
+#   content hash  84cf780725b27cd1
+#   text hash     b2427c172a5b4eb3
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

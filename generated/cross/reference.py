@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3965066cd5894f46
-#   text hash     68da34b0d090fed2
+#   content hash  84cf780725b27cd1
+#   text hash     38dc7850d6fd2942
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

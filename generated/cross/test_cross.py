@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3965066cd5894f46
-#   text hash     8d8450ac3609486c
+#   content hash  84cf780725b27cd1
+#   text hash     dc655d346b1ff3d0
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  62092af2615a5022
-#   text hash     e13ab97291eb2517
+#   content hash  e6553f0d252af74e
+#   text hash     7014cb2da6169edb
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

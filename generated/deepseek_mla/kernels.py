@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  62092af2615a5022
-#   text hash     3307bd73857538c1
+#   content hash  e6553f0d252af74e
+#   text hash     f6adf3c3c0743b72
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

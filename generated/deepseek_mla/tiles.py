@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  62092af2615a5022
-#   text hash     916d435e6ff07362
+#   content hash  e6553f0d252af74e
+#   text hash     441c52f4ef36e2a0
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -105,9 +105,13 @@ TILES_HOPPER = {
     "backward": {
         64: {0: (128, 128, 8, 2)},
         128: {0: (64, 128, 8, 2)},
+        256: {0: (64, 64, 4, 2)},
     },
 }
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again
-HOPPER_IS_FASTER = {"forward": {64: (512, 3072, 16384), 128: (0,), 256: (0,)}, "backward": {64: (1024,), 128: (0,)}}
+HOPPER_IS_FASTER = {
+    "forward": {64: (512, 3072, 16384), 128: (0,), 256: (0,)},
+    "backward": {64: (1024,), 128: (0,), 256: (1024,)},
+}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  62092af2615a5022
-#   text hash     78e33d003b734668
+#   content hash  e6553f0d252af74e
+#   text hash     6ee1c5f249a030c2
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

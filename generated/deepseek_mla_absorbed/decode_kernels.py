@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  ef830381d93cd711
-#   text hash     50e3dd66f4d64384
+#   content hash  fee6918fa6a59a47
+#   text hash     e87b8971d3d1d28b
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

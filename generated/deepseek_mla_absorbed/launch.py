@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  ef830381d93cd711
-#   text hash     2b18908ea0aac9f9
+#   content hash  fee6918fa6a59a47
+#   text hash     b5d51bb365b539a7
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

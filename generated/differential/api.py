@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bb5563d5246db186
-#   text hash     85bd616f54ec6d3a
+#   content hash  f57bd5fa3af75140
+#   text hash     4a9d05eb36f93184
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bb5563d5246db186
-#   text hash     dcf289505ce03c21
+#   content hash  f57bd5fa3af75140
+#   text hash     30e47444cfb0aa22
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

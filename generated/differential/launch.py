@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bb5563d5246db186
-#   text hash     e485d105db83fd97
+#   content hash  f57bd5fa3af75140
+#   text hash     08b0ad267109c4b3
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bb5563d5246db186
-#   text hash     4e53885f3ec3dea5
+#   content hash  f57bd5fa3af75140
+#   text hash     bc437acfc90ed4fb
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

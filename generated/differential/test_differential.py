@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bb5563d5246db186
-#   text hash     5f4242b383239dbb
+#   content hash  f57bd5fa3af75140
+#   text hash     9db9c3639a220b7d
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  021c651b69949fee
-#   text hash     2409a1a7acf22a30
+#   content hash  64b3e9781a621d63
+#   text hash     5912c5dbed58e23e
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  021c651b69949fee
-#   text hash     eedeee2624ff3843
+#   content hash  64b3e9781a621d63
+#   text hash     c9c38e870d44624c
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  021c651b69949fee
-#   text hash     9cddb3bbb3b519ed
+#   content hash  64b3e9781a621d63
+#   text hash     8f65ce843f8612b6
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

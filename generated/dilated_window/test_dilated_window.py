@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  021c651b69949fee
-#   text hash     9b07a1c3f241a920
+#   content hash  64b3e9781a621d63
+#   text hash     14df6c73c756ee57
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  34956f03d8809520
-#   text hash     72e3d33b26d2c5ce
+#   content hash  d9428fce367feee8
+#   text hash     5e2582040de3ba16
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

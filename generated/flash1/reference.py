@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  34956f03d8809520
-#   text hash     446301360ad136b5
+#   content hash  d9428fce367feee8
+#   text hash     5b9a0e1f17792a3e
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  34956f03d8809520
-#   text hash     05598ff8f1efab6d
+#   content hash  d9428fce367feee8
+#   text hash     b169fed0d06c28ed
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

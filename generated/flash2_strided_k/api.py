@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  95a8384c8e23263a
-#   text hash     6c3d0792f57bc54f
+#   content hash  26c1952ac3069b85
+#   text hash     8cf9ce90f918e022
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

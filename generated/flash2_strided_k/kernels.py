@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  95a8384c8e23263a
-#   text hash     13f8b53a996d7b72
+#   content hash  26c1952ac3069b85
+#   text hash     57b5ad9f52db8795
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  95a8384c8e23263a
-#   text hash     0ca2f6fe4b919490
+#   content hash  26c1952ac3069b85
+#   text hash     4c56164fd9d31976
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

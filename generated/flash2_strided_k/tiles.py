@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  95a8384c8e23263a
-#   text hash     b50eb48a94703261
+#   content hash  26c1952ac3069b85
+#   text hash     11a2bfb1a85f7432
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

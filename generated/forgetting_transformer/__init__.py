@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7895c054a934cd57
-#   text hash     22d21cddfc99d9c6
+#   content hash  5ebbc4a468314181
+#   text hash     7f5f7f9b734f95ca
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

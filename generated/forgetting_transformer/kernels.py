@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7895c054a934cd57
-#   text hash     ab7b77c223f09e6d
+#   content hash  5ebbc4a468314181
+#   text hash     0b63f7cadc619faa
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7895c054a934cd57
-#   text hash     50f8d0f55f540c2c
+#   content hash  5ebbc4a468314181
+#   text hash     4d5ea5cf9e21eab9
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7895c054a934cd57
-#   text hash     4da5525a852a1434
+#   content hash  5ebbc4a468314181
+#   text hash     c6590a0f07033fb8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

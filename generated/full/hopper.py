@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6dd99a820af8c61f
-#   text hash     3c279b707e5e3f86
+#   content hash  1db8a4b8e2e428d3
+#   text hash     101bac546f19a6fb
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

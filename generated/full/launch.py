@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6dd99a820af8c61f
-#   text hash     f34a234c73c6035e
+#   content hash  1db8a4b8e2e428d3
+#   text hash     bd8eec4483b5adfa
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

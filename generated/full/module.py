@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6dd99a820af8c61f
-#   text hash     6434b38f4815d9cb
+#   content hash  1db8a4b8e2e428d3
+#   text hash     ae737c74339b57c5
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

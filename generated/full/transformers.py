@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6dd99a820af8c61f
-#   text hash     ccfa61182ed8e572
+#   content hash  1db8a4b8e2e428d3
+#   text hash     4e8375476e2c8f3e
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ac57ad5e9a576e61
-#   text hash     47d5cdce5c250c3b
+#   content hash  7cf46c6a4999bf2a
+#   text hash     10141dd60696c647
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ac57ad5e9a576e61
-#   text hash     9468af9bf8d084fe
+#   content hash  7cf46c6a4999bf2a
+#   text hash     cd1972df4eaeca6d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

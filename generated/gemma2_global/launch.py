@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ac57ad5e9a576e61
-#   text hash     963b7e5f1780b30e
+#   content hash  7cf46c6a4999bf2a
+#   text hash     137447a912ee50d7
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ac57ad5e9a576e61
-#   text hash     bc216aaab3654b81
+#   content hash  7cf46c6a4999bf2a
+#   text hash     8771697e44c14a43
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f7cf51464a19ae89
-#   text hash     0fe3d68689bd95a8
+#   content hash  fe2cae8c8d1e16a0
+#   text hash     257d3b43abb225c3
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

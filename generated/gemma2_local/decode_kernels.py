@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f7cf51464a19ae89
-#   text hash     6cc9bfd4409fdbb6
+#   content hash  fe2cae8c8d1e16a0
+#   text hash     554dc35271823ab6
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f7cf51464a19ae89
-#   text hash     78046a4cb5faa92e
+#   content hash  fe2cae8c8d1e16a0
+#   text hash     1f67adf92a731f35
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

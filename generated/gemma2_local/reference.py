@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f7cf51464a19ae89
-#   text hash     830b3b125c126340
+#   content hash  fe2cae8c8d1e16a0
+#   text hash     16584705c2e0e60a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f7cf51464a19ae89
-#   text hash     6c371e656346b604
+#   content hash  fe2cae8c8d1e16a0
+#   text hash     c03320b212c536cc
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -87,9 +87,10 @@ TILES_HOPPER = {
     "backward": {
         64: {0: (128, 128, 8, 2)},
         128: {0: (64, 128, 8, 2)},
+        256: {0: (64, 64, 4, 2)},
     },
 }
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again
-HOPPER_IS_FASTER = {"forward": {}, "backward": {128: (2048,)}}
+HOPPER_IS_FASTER = {"forward": {}, "backward": {128: (2048,), 256: (2048,)}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9e5560d5f7375135
-#   text hash     77e89e22bffacb23
+#   content hash  21b33bfcd94e82a5
+#   text hash     48813d75258f66e8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9e5560d5f7375135
-#   text hash     985bab2d57b051b8
+#   content hash  21b33bfcd94e82a5
+#   text hash     7fde7940558ab0a7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

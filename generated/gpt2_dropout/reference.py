@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9e5560d5f7375135
-#   text hash     6c5c2e187092e7ba
+#   content hash  21b33bfcd94e82a5
+#   text hash     ec8b86e4e2dd89f4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

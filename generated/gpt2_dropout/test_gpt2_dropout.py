@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9e5560d5f7375135
-#   text hash     fe8576050b690ae1
+#   content hash  21b33bfcd94e82a5
+#   text hash     0c4006e2c95a6080
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

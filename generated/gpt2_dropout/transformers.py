@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9e5560d5f7375135
-#   text hash     2654c69a7780aa79
+#   content hash  21b33bfcd94e82a5
+#   text hash     8b1d40c8b24cbdce
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

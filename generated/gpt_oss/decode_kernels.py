@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  529e19f39e4c124b
-#   text hash     a7911442057b17b1
+#   content hash  57518922be36e700
+#   text hash     39cd0b7ec6e3eae3
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  529e19f39e4c124b
-#   text hash     9f51633584f77bca
+#   content hash  57518922be36e700
+#   text hash     92ad62c1e93cdca3
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  6b1ba0d4460151b1
-#   text hash     1489945fd7e11029
+#   content hash  7fa6d4149cfa0903
+#   text hash     c5652bbecbde4f6e
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -467,8 +467,9 @@ def in_gluon(kernel, grid, told):
     forward = "out_ptr" in kernel.arg_names
     # what workers have 64 rows of each
     shared = ("q_desc",) if forward else ("k_desc", "v_desc")
-    # registers of a thread before workers take over those of the loader
-    told |= dict(STAGES=told.pop("num_stages"), num_warps=4, maxnreg=128 if told["BLOCK_M"] == 192 else 168)
+    # registers of a thread before some groups of warps take over those of others: of three groups, or of two
+    three = told["BLOCK_M"] == 192 if forward else told["BLOCK_N"] == 64
+    told |= dict(STAGES=told.pop("num_stages"), num_warps=4, maxnreg=128 if three else 168)
     grid, told = (in_turns if forward else in_parts)(grid, told)
     for name, x in told.items():
         if isinstance(x, TensorDescriptor):

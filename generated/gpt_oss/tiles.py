@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  529e19f39e4c124b
-#   text hash     b3acccbebc08445e
+#   content hash  57518922be36e700
+#   text hash     740caf0641293967
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -87,9 +87,13 @@ TILES_HOPPER = {
     "backward": {
         64: {0: (128, 128, 8, 2)},
         128: {0: (64, 128, 8, 2)},
+        256: {0: (64, 64, 4, 2)},
     },
 }
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again
-HOPPER_IS_FASTER = {"forward": {64: (512, 3072, 16384), 128: (0,), 256: (0,)}, "backward": {64: (1024,), 128: (0,)}}
+HOPPER_IS_FASTER = {
+    "forward": {64: (512, 3072, 16384), 128: (0,), 256: (0,)},
+    "backward": {64: (1024,), 128: (0,), 256: (1024,)},
+}

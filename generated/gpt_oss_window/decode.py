@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  832f6266c29406c6
-#   text hash     152b0f906bee4724
+#   content hash  78c5df041d4a0c9f
+#   text hash     f220546d32b7b3e4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  832f6266c29406c6
-#   text hash     277fab4506772a11
+#   content hash  78c5df041d4a0c9f
+#   text hash     e0ac16337d550a95
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

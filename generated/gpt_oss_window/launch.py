@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  832f6266c29406c6
-#   text hash     7a9e8fb063a31d5d
+#   content hash  78c5df041d4a0c9f
+#   text hash     fde9b4052205d0b1
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

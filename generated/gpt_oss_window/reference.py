@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  832f6266c29406c6
-#   text hash     1f30e11c9a7d9ce6
+#   content hash  78c5df041d4a0c9f
+#   text hash     3d8376f5ab0ded7f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  832f6266c29406c6
-#   text hash     4846b46baa83cda3
+#   content hash  78c5df041d4a0c9f
+#   text hash     6baab2ac1132f09d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c7e11fa93e071ab2
-#   text hash     e3cbf246f2808a0b
+#   content hash  e512af0b4c488399
+#   text hash     ba3374c993602a1b
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c7e11fa93e071ab2
-#   text hash     2df2083deeda97bc
+#   content hash  e512af0b4c488399
+#   text hash     ff793ca14c8fa6f1
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c7e11fa93e071ab2
-#   text hash     298004c52bd43bda
+#   content hash  e512af0b4c488399
+#   text hash     bb70acb4d3252289
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c7e11fa93e071ab2
-#   text hash     d711d4f1a235e78f
+#   content hash  e512af0b4c488399
+#   text hash     ccec2be1f9a959cf
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

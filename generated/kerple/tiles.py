@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c7e11fa93e071ab2
-#   text hash     25ca2b4a07dc6d88
+#   content hash  e512af0b4c488399
+#   text hash     e6086d0f32485c08
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a46580c11a193f0a
-#   text hash     57cfd20082b1e5a8
+#   content hash  8c09decee09353d9
+#   text hash     d38c9cab9810fb60
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a46580c11a193f0a
-#   text hash     17f21ed769caa698
+#   content hash  8c09decee09353d9
+#   text hash     d790d76d1327cb88
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a46580c11a193f0a
-#   text hash     f09704b13cf4dc8a
+#   content hash  8c09decee09353d9
+#   text hash     f0dc5182e5cf8291
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a46580c11a193f0a
-#   text hash     0eb4566d1eb110fe
+#   content hash  8c09decee09353d9
+#   text hash     e4de3fa3ddf905ee
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a46580c11a193f0a
-#   text hash     ebce7735f40f34f2
+#   content hash  8c09decee09353d9
+#   text hash     255e8cd0a46b5a6d
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

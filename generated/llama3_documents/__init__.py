@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a0b4dbd637e30535
-#   text hash     a87601c05ec773e4
+#   content hash  715ef88811994fd4
+#   text hash     7b0d5be25f25ab5b
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

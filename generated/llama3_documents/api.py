@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a0b4dbd637e30535
-#   text hash     ef6cab3f510af66a
+#   content hash  715ef88811994fd4
+#   text hash     801714e734100784
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

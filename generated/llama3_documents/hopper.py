@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a0b4dbd637e30535
-#   text hash     5da975e5190aaca3
+#   content hash  715ef88811994fd4
+#   text hash     fd040e0f1dedf7a4
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

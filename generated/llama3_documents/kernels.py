@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a0b4dbd637e30535
-#   text hash     4ff1ad5242a53111
+#   content hash  715ef88811994fd4
+#   text hash     fd34bee1242a1d60
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a0b4dbd637e30535
-#   text hash     e299ae782427de22
+#   content hash  715ef88811994fd4
+#   text hash     9c6f8e0f4e8c2a57
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

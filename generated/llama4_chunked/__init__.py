@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f21483b4131e9f83
-#   text hash     2c6e7faa806f4ac5
+#   content hash  13296109ecbe43d3
+#   text hash     9e200a05f1b4027a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f21483b4131e9f83
-#   text hash     42c9d0a3e2b85a5e
+#   content hash  13296109ecbe43d3
+#   text hash     8cb50a6325382cb5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f21483b4131e9f83
-#   text hash     fac0b772326f007e
+#   content hash  13296109ecbe43d3
+#   text hash     64cbbe3d67e7c083
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

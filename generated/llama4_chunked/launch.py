@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f21483b4131e9f83
-#   text hash     0eae00b77a2c20be
+#   content hash  13296109ecbe43d3
+#   text hash     b2ecdba59dc7dba3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  088c939d9da59d8b
-#   text hash     9168d7ea14ec1887
+#   content hash  eaf367cc0499a303
+#   text hash     b495b749631a7cc9
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  088c939d9da59d8b
-#   text hash     2d28324ed7160762
+#   content hash  eaf367cc0499a303
+#   text hash     7f29e43914dc457b
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  088c939d9da59d8b
-#   text hash     a46ea6cece1f2fc9
+#   content hash  eaf367cc0499a303
+#   text hash     cd91e64199b1de84
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  088c939d9da59d8b
-#   text hash     326a1769b8892567
+#   content hash  eaf367cc0499a303
+#   text hash     d8217673e6c186b6
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

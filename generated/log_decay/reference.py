@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  088c939d9da59d8b
-#   text hash     7ae701b4d825f43c
+#   content hash  eaf367cc0499a303
+#   text hash     c15246c5a54a3bcd
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

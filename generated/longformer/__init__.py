@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6f724d69e6b75164
-#   text hash     36e3325e67306cfc
+#   content hash  786696996426ef7a
+#   text hash     54a5c997d28b94fe
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6f724d69e6b75164
-#   text hash     38f7526fd88a5df8
+#   content hash  786696996426ef7a
+#   text hash     cf337fdbc18a3eb9
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6f724d69e6b75164
-#   text hash     b879ac787f748902
+#   content hash  786696996426ef7a
+#   text hash     94175ac11a048076
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6f724d69e6b75164
-#   text hash     44978479b2ca3131
+#   content hash  786696996426ef7a
+#   text hash     c213c234d2e27160
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

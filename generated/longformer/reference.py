@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6f724d69e6b75164
-#   text hash     9e040c505bdd3b74
+#   content hash  786696996426ef7a
+#   text hash     3ad12b9532a7754f
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

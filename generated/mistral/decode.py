@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  12981e0e7e341b77
-#   text hash     3a043241c12cc8a2
+#   content hash  8c77d27e86449086
+#   text hash     369eb68b9066d4af
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  12981e0e7e341b77
-#   text hash     4d60a3f31ad834a1
+#   content hash  8c77d27e86449086
+#   text hash     97ba4425a8e2bdcd
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  12981e0e7e341b77
-#   text hash     775595466c067887
+#   content hash  8c77d27e86449086
+#   text hash     47c74b5fdb67a19b
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  12981e0e7e341b77
-#   text hash     fe26edd44f4b9636
+#   content hash  8c77d27e86449086
+#   text hash     3c938b94014e43ee
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

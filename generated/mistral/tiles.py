@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  12981e0e7e341b77
-#   text hash     7766463b1bcf31c9
+#   content hash  8c77d27e86449086
+#   text hash     9d5e82b2a2434142
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -87,9 +87,10 @@ TILES_HOPPER = {
     "backward": {
         64: {0: (128, 128, 8, 2)},
         128: {0: (64, 128, 8, 2)},
+        256: {0: (64, 64, 4, 2)},
     },
 }
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again
-HOPPER_IS_FASTER = {"forward": {}, "backward": {128: (2048,)}}
+HOPPER_IS_FASTER = {"forward": {256: (0,)}, "backward": {128: (2048,), 256: (2048,)}}

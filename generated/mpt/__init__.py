@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c1997cc47c22bcc8
-#   text hash     ca763d4e8b0516a3
+#   content hash  4b9485b4dc1ad42b
+#   text hash     10b4364d4e4b3082
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

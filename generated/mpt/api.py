@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c1997cc47c22bcc8
-#   text hash     1f7e6d7153aec51d
+#   content hash  4b9485b4dc1ad42b
+#   text hash     c1f948887e31a18a
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c1997cc47c22bcc8
-#   text hash     7e2743e9b30ccc8d
+#   content hash  4b9485b4dc1ad42b
+#   text hash     10df9f0a7cd20439
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c1997cc47c22bcc8
-#   text hash     b3d2088331d2dd0a
+#   content hash  4b9485b4dc1ad42b
+#   text hash     333f02944237c5ed
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

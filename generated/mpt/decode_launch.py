@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c1997cc47c22bcc8
-#   text hash     e0b6c5013688e94f
+#   content hash  4b9485b4dc1ad42b
+#   text hash     9b3ce7905a5e8efe
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

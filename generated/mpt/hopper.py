@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c1997cc47c22bcc8
-#   text hash     231bb838fcd17a1a
+#   content hash  4b9485b4dc1ad42b
+#   text hash     90b5d1fc25ad660f
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

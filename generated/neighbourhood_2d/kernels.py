@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  376b6158cbaebde2
-#   text hash     ede8911ba8b83ce3
+#   content hash  283da62b036ce3c2
+#   text hash     db13104e27ff609d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

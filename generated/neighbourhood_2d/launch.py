@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  376b6158cbaebde2
-#   text hash     86c540e6b561b461
+#   content hash  283da62b036ce3c2
+#   text hash     c83aa4a8cb631f62
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

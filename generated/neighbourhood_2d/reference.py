@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  376b6158cbaebde2
-#   text hash     5700721a1d7408dd
+#   content hash  283da62b036ce3c2
+#   text hash     ef0716b559fba8e6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

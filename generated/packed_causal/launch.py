@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  da3eb443c17dd27d
-#   text hash     0b947707ef22f453
+#   content hash  349bf0767319eae0
+#   text hash     27ad109b489a6ce3
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

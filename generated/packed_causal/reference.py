@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  da3eb443c17dd27d
-#   text hash     978c4c069a28b352
+#   content hash  349bf0767319eae0
+#   text hash     2cef024bdb6032a7
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  da3eb443c17dd27d
-#   text hash     b1fe905793809a9e
+#   content hash  349bf0767319eae0
+#   text hash     f40ccec8b4f08f3d
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2225222679d6c09f
-#   text hash     8204c0d6f1c042fc
+#   content hash  bd1931057dc6980f
+#   text hash     c2bf3ed113c4e7e1
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

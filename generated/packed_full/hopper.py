@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2225222679d6c09f
-#   text hash     c2ab3484a8084e5e
+#   content hash  bd1931057dc6980f
+#   text hash     8928f06afa4f12a7
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -145,12 +145,16 @@ def clear_rows(
 @gluon.jit
 def clear_behind(tile, count, ROWS: gl.constexpr):
     """Clear the rows of a tile of ROWS rows in shared memory from row `count` on, eight at a time."""
-    STRIP: gl.constexpr = gl.BlockedLayout([1, 8], [256 // tile.shape[1], tile.shape[1] // 8], [1, 1], [1, 0])
+    # a warp that loads has few registers
+    WIDTH: gl.constexpr = tile.shape[1]
+    COLUMNS: gl.constexpr = 128 if WIDTH > 128 else WIDTH
+    STRIP: gl.constexpr = gl.BlockedLayout([1, 8], [256 // COLUMNS, COLUMNS // 8], [1, 1], [1, 0])
     row = gl.arange(0, 8, gl.SliceLayout(1, STRIP))
     for first in gl.static_range(0, ROWS, 8):
         if count < first + 8:
-            strip = tile.slice(first, 8, 0)
-            strip.store(gl.where((row + first < count)[:, None], strip.load(STRIP), 0.0))
+            for column in gl.static_range(0, WIDTH, COLUMNS):
+                strip = tile.slice(first, 8, 0).slice(column, COLUMNS, 1)
+                strip.store(gl.where((row + first < count)[:, None], strip.load(STRIP), 0.0))
     fence_async_shared()
 
 

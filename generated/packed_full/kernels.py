@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2225222679d6c09f
-#   text hash     0366d49c311c8c7c
+#   content hash  bd1931057dc6980f
+#   text hash     90ea28ee6afe6fbd
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2225222679d6c09f
-#   text hash     eef457d3f719173e
+#   content hash  bd1931057dc6980f
+#   text hash     a32fc669ef3ecb34
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

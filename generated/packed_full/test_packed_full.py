@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2225222679d6c09f
-#   text hash     63f2c2fbfc2e7074
+#   content hash  bd1931057dc6980f
+#   text hash     0f99f10ac3a86c4d
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

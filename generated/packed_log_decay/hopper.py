@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  045d0ad6672e6d6a
-#   text hash     3ae0f76b187d7e59
+#   content hash  88c3bca4f6191aa1
+#   text hash     e4ec3da1068491cc
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -147,12 +147,16 @@ def clear_rows(
 @gluon.jit
 def clear_behind(tile, count, ROWS: gl.constexpr):
     """Clear the rows of a tile of ROWS rows in shared memory from row `count` on, eight at a time."""
-    STRIP: gl.constexpr = gl.BlockedLayout([1, 8], [256 // tile.shape[1], tile.shape[1] // 8], [1, 1], [1, 0])
+    # a warp that loads has few registers
+    WIDTH: gl.constexpr = tile.shape[1]
+    COLUMNS: gl.constexpr = 128 if WIDTH > 128 else WIDTH
+    STRIP: gl.constexpr = gl.BlockedLayout([1, 8], [256 // COLUMNS, COLUMNS // 8], [1, 1], [1, 0])
     row = gl.arange(0, 8, gl.SliceLayout(1, STRIP))
     for first in gl.static_range(0, ROWS, 8):
         if count < first + 8:
-            strip = tile.slice(first, 8, 0)
-            strip.store(gl.where((row + first < count)[:, None], strip.load(STRIP), 0.0))
+            for column in gl.static_range(0, WIDTH, COLUMNS):
+                strip = tile.slice(first, 8, 0).slice(column, COLUMNS, 1)
+                strip.store(gl.where((row + first < count)[:, None], strip.load(STRIP), 0.0))
     fence_async_shared()
 
 

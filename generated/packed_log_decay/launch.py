@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  045d0ad6672e6d6a
-#   text hash     abc1db2f8a8b5f6b
+#   content hash  88c3bca4f6191aa1
+#   text hash     52f95ecd849fa726
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

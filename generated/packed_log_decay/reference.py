@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  045d0ad6672e6d6a
-#   text hash     a629ac3b7aaafa12
+#   content hash  88c3bca4f6191aa1
+#   text hash     3797cc8b35272854
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  045d0ad6672e6d6a
-#   text hash     8936e472fcd74a4d
+#   content hash  88c3bca4f6191aa1
+#   text hash     d4e3b48fae57ca71
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

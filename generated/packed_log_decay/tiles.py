@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  045d0ad6672e6d6a
-#   text hash     a022ae391a0e61ea
+#   content hash  88c3bca4f6191aa1
+#   text hash     d0310cc6c943a9c6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -88,4 +88,4 @@ TILES_HOPPER = {
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again
-HOPPER_IS_FASTER = {"forward": {}}
+HOPPER_IS_FASTER = {"forward": {256: (0,)}}

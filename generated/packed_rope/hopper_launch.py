@@ -1,12 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  518be1ec32a1faea
-#   text hash     5efd88a45de2332b
+#   content hash  9a15d0e899e171c7
+#   text hash     9b6e241d2d5c58c3
 #   render with   attnforge render specs/packed_rope.yaml
-"""What each kernel of hopper_backward.py gets."""
+"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
 
 from . import hopper_backward as kernels
+from . import hopper_wide as wide
 from . import runtime
 
 def differentiate(
@@ -28,20 +29,39 @@ def differentiate(
             num_stages=stages,
         ),
     )  # fmt: skip
-    runtime.launch(
-        cache, kernels.backward, (block_m, block_n),
-        (q, k, v, dout, dq_sum, lse, delta, dk, dv, cu_seqlens_q, cu_seqlens_k, float(scale)),
-        grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * k.shape[-2], max_seqlen_k, block_n, q, dout, dq_sum),
-        from_shapes=lambda: dict(
-            q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
-            v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
-            dq_sum_desc=runtime.fragment_source(dq_sum), q_total=q.shape[0], max_seqlen_q=max_seqlen_q,
-            k_total=k.shape[0], max_seqlen_k=max_seqlen_k, Hq=q.shape[-2], sequences=cu_seqlens_q.shape[0] - 1,
-            q_rows=lse.shape[-1], GROUP=q.shape[-2] // k.shape[-2], D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m,
-            BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v), STAGES=stages,
-            TILE_AXIS=runtime.tile_axis(max_seqlen_k, block_n), num_warps=warps, num_stages=stages,
-        ),
-    )  # fmt: skip
+    if block_n > 64:
+        runtime.launch(
+            cache, kernels.backward, (block_m, block_n),
+            (q, k, v, dout, dq_sum, lse, delta, dk, dv, cu_seqlens_q, cu_seqlens_k, float(scale)),
+            grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * k.shape[-2], max_seqlen_k, block_n, q, dout,
+                dq_sum),
+            from_shapes=lambda: dict(
+                q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
+                v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
+                dq_sum_desc=runtime.fragment_source(dq_sum), q_total=q.shape[0], max_seqlen_q=max_seqlen_q,
+                k_total=k.shape[0], max_seqlen_k=max_seqlen_k, Hq=q.shape[-2], sequences=cu_seqlens_q.shape[0] - 1,
+                q_rows=lse.shape[-1], GROUP=q.shape[-2] // k.shape[-2], D=q.shape[-1], DV=v.shape[-1],
+                BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v),
+                STAGES=stages, TILE_AXIS=runtime.tile_axis(max_seqlen_k, block_n), num_warps=warps,
+                num_stages=stages,
+            ),
+        )  # fmt: skip
+    else:
+        runtime.launch(
+            cache, wide.backward, (block_m, block_n),
+            (q, k, v, dout, dq_sum, lse, delta, dk, dv, cu_seqlens_q, cu_seqlens_k, float(scale)),
+            grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * k.shape[-2], max_seqlen_k, block_n, q, dout,
+                dq_sum),
+            from_shapes=lambda: dict(
+                q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
+                v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
+                q_total=q.shape[0], max_seqlen_q=max_seqlen_q, k_total=k.shape[0], max_seqlen_k=max_seqlen_k,
+                Hq=q.shape[-2], sequences=cu_seqlens_q.shape[0] - 1, q_rows=lse.shape[-1],
+                GROUP=q.shape[-2] // k.shape[-2], D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
+                BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v), STAGES=stages,
+                TILE_AXIS=runtime.tile_axis(max_seqlen_k, block_n), num_warps=warps, num_stages=stages,
+            ),
+        )  # fmt: skip
     runtime.launch(
         cache, kernels.finish, (block_m, block_n),
         (dq_sum, dq, cu_seqlens_q, cu_seqlens_k, float(scale), cos, sin, positions),

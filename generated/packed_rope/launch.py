@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  518be1ec32a1faea
-#   text hash     aa31b59e3d2ecf58
+#   content hash  9a15d0e899e171c7
+#   text hash     07d0f3a164e9995a
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

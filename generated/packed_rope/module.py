@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  518be1ec32a1faea
-#   text hash     5e228bccd8e40955
+#   content hash  9a15d0e899e171c7
+#   text hash     4e8f9ede8fd74c42
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

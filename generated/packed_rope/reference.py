@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  518be1ec32a1faea
-#   text hash     876b82fb9785a2dd
+#   content hash  9a15d0e899e171c7
+#   text hash     6250e248e8953275
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  518be1ec32a1faea
-#   text hash     06df096a90b73df9
+#   content hash  9a15d0e899e171c7
+#   text hash     5d0bdd4011ed791a
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

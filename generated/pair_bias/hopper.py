@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f3ae81bd0ee0d669
-#   text hash     d4e57e04abf067e5
+#   content hash  08c34ea79db9c289
+#   text hash     bba341a3d6053723
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

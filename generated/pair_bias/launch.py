@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f3ae81bd0ee0d669
-#   text hash     9e40e634e8d998fc
+#   content hash  08c34ea79db9c289
+#   text hash     d77383bb6960d24f
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f3ae81bd0ee0d669
-#   text hash     b00f8585f5fa78af
+#   content hash  08c34ea79db9c289
+#   text hash     c0df5ded5f6bae96
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

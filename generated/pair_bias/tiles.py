@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f3ae81bd0ee0d669
-#   text hash     5dd63601785ce215
+#   content hash  08c34ea79db9c289
+#   text hash     31c918059d5b2d28
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b199ab6f8a384838
-#   text hash     a93d03e75e044554
+#   content hash  4992f4e1343f154c
+#   text hash     63058c8f165939e1
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

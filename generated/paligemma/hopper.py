@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b199ab6f8a384838
-#   text hash     86d7071483aaaaea
+#   content hash  4992f4e1343f154c
+#   text hash     ccbba449484e59d5
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b199ab6f8a384838
-#   text hash     1e0c0a1a8a18f08d
+#   content hash  4992f4e1343f154c
+#   text hash     e0a0a42e80beeff7
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -31,31 +31,33 @@ Layouts
     WIDE       [64, BLOCK_D], 16 bytes of a row in each thread, as memory takes them
 
 Symbols
-    dq_sum_ptr           what dQ is added up in: [batch entries, heads, rows, BLOCK_D] in float32, with rows for whole
-                         tiles of BLOCK_M queries of each batch entry
-    dq_sum_desc          the same as [.., 256]: 16 such rows are a [64, 64] tile
-    sum_row, sum_tile    the first row, and the first [64, 64] tile, of the batch entry and head there
-    group, groups        key heads of a group, and how many groups there are
-    tiles                tiles of keys that a head has, or where programs are few, those of them that start together
-    place                which program this is, in the order in which they start; also a place in dq_sum
-    STAGES               stages of the buffers of queries and of dout
-    keys, queries        buffers of what workers own and exchange, and of what they walk along, with their barriers
-    WORKERS, WORKER      how many workers a program has, and which one this is
-    arguments, lengths   what workers and the loader take of the kernel's parameters
-    terms                a tuple that a worker makes for its steps: what none of them changes
-    x_buffer             tiles of x in shared memory, by stage
-    x_ready              for each of its stages a barrier that the tile has come
-    at                   tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES
-    phase                a round's last bit: by it a barrier tells the round that a wait is for from the one before
-    kv_ready             a barrier that keys and values have come
-    free                 for each stage of the buffers a barrier that workers are done with it
-    factors              ds as workers exchange it, [64, BLOCK_M] by stage and worker
-    factors_ready        for each of these stages a barrier that both workers have stored theirs
-    turn                 the stage that is at hand
-    below                -delta in each row of a tile of scores: a product adds dp to it
-    dp_less_delta        dp - delta
-    AHEAD, ASIDE         the first query and the first column of the worker's half of the program's share of dQ
-    shares               each worker's half in shared memory, for the copy engine
+    dq_sum_ptr                what dQ is added up in: [batch entries, heads, rows, BLOCK_D] in float32, with rows for
+                              whole tiles of BLOCK_M queries of each batch entry
+    dq_sum_desc               the same as [.., 256]: 16 such rows are a [64, 64] tile
+    sum_row, sum_tile         the first row, and the first [64, 64] tile, of the batch entry and head there
+    group, groups             key heads of a group, and how many groups there are
+    tiles                     tiles of keys that a head has, or where programs are few, those of them that start
+                              together
+    place                     which program this is, in the order in which they start; also a place in dq_sum
+    STAGES                    stages of the buffers of queries and of dout
+    keys, exchange, queries   buffers of what workers own, of what they exchange, and of what they walk along, with
+                              their barriers
+    WORKERS, WORKER           how many workers a program has, and which one this is
+    arguments, lengths        what workers and the loader take of the kernel's parameters
+    terms                     a tuple that a worker makes for its steps: what none of them changes
+    x_buffer                  tiles of x in shared memory, by stage
+    x_ready                   for each of its stages a barrier that the tile has come
+    at                        tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES
+    phase                     a round's last bit: by it a barrier tells the round that a wait is for from the one before
+    kv_ready                  a barrier that keys and values have come
+    free                      for each stage of the buffers a barrier that workers are done with it
+    factors                   ds as workers exchange it, [64, BLOCK_M] by stage and worker
+    factors_ready             for each of these stages a barrier that both workers have stored theirs
+    turn                      the stage that is at hand
+    below                     -delta in each row of a tile of scores: a product adds dp to it
+    dp_less_delta             dp - delta
+    AHEAD, ASIDE              the first query and the first column of the worker's half of the program's share of dQ
+    shares                    each worker's half in shared memory, for the copy engine
 """
 
 import triton
@@ -108,12 +110,13 @@ def over_columns(x, SCORES: gl.constexpr):
 
 @gluon.jit
 def accumulate(
-    at, dk, dv, k_tile, v_tile, q_start, keys, queries, dq_sum_desc, terms, BLOCK_M: tl.constexpr,
+    at, dk, dv, k_tile, v_tile, q_start, keys, exchange, queries, dq_sum_desc, terms, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, STAGES: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr,
     WORKER: tl.constexpr, mixed
 ):  # fmt: skip
     """Update dK and dV of a worker's keys with one tile of queries, and add the program's share of dQ to memory."""
-    k_buffer, v_buffer, kv_ready, factors, factors_ready, shares = keys
+    k_buffer, v_buffer, kv_ready = keys
+    factors, factors_ready, shares = exchange
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     stage, phase = at % STAGES, at // STAGES & 1
     k_len, sum_tile, scale_log2, k_pos, q_begin, in_prefix_len = terms
@@ -169,16 +172,16 @@ def accumulate(
 
 @gluon.jit
 def work(
-    arguments, keys, queries, dq_sum_desc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
-    GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    WORKER: tl.constexpr
+    arguments, keys, exchange, queries, dq_sum_desc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, WORKER: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of 64 of a program's keys."""
     (
         dk_ptr, dv_ptr, q_total, k_total, Hq, scale, in_prefix_len_ptr, in_prefix_len_stride_batch, group,
         groups, tiles
     ) = arguments  # fmt: skip
-    k_buffer, v_buffer, kv_ready, factors, factors_ready, shares = keys
+    k_buffer, v_buffer, kv_ready = keys
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_D, 16])
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_D, BLOCK_D // 8], [4, 1], [1, 0])
@@ -215,8 +218,8 @@ def work(
                 q_start = i * BLOCK_M
                 mixed = (i < full_first) | (i >= full_last)
                 at, dk, dv = accumulate(
-                    at, dk, dv, k_tile, v_tile, q_start, keys, queries, dq_sum_desc, terms, BLOCK_M, BLOCK_N, BLOCK_D,
-                    STAGES, SCORES, OUT, WORKER, mixed=mixed
+                    at, dk, dv, k_tile, v_tile, q_start, keys, exchange, queries, dq_sum_desc, terms, BLOCK_M, BLOCK_N,
+                    BLOCK_D, STAGES, SCORES, OUT, WORKER, mixed=mixed
                 )  # fmt: skip
         tma.store_wait(0)
 
@@ -262,7 +265,7 @@ def load_tiles(
         lse_ptr, delta_ptr, q_total, k_total, Hq, in_prefix_len_ptr, in_prefix_len_stride_batch, group,
         groups, tiles
     ) = lengths  # fmt: skip
-    k_buffer, v_buffer, kv_ready, factors, factors_ready, shares = keys
+    k_buffer, v_buffer, kv_ready = keys
     at = 0  # tiles of queries so far
     place = tl.program_id(0)
     tile = place // group % tiles + place // (group * tiles * groups) * tiles
@@ -313,7 +316,8 @@ def backward(
     TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_M], q_desc.dtype)
     factors = gl.allocate_shared_memory(q_desc.dtype, [2 * WORKERS, 64, BLOCK_M], TILE)
     shares = gl.allocate_shared_memory(gl.float32, [WORKERS, 16, 256], dq_sum_desc.layout)
-    keys = (k_buffer, v_buffer, barriers(1, 1).index(0), factors, barriers(2, WORKERS), shares)
+    keys = (k_buffer, v_buffer, barriers(1, 1).index(0))
+    exchange = (factors, barriers(2, WORKERS), shares)
     queries = (
         q_buffer, barriers(STAGES, 1), dout_buffer, lse_buffer, delta_buffer, barriers(STAGES, 2),
         barriers(STAGES, WORKERS)
@@ -331,10 +335,12 @@ def backward(
     gl.warp_specialize(
         [
             (work, (
-                arguments, keys, queries, dq_sum_desc, BLOCK_M, BLOCK_N, STAGES, GROUP, D, DV, BLOCK_D, BLOCK_DV, 0
+                arguments, keys, exchange, queries, dq_sum_desc, BLOCK_M, BLOCK_N, STAGES, GROUP, D, DV, BLOCK_D,
+                BLOCK_DV, 0
             )),
             (work, (
-                arguments, keys, queries, dq_sum_desc, BLOCK_M, BLOCK_N, STAGES, GROUP, D, DV, BLOCK_D, BLOCK_DV, 1
+                arguments, keys, exchange, queries, dq_sum_desc, BLOCK_M, BLOCK_N, STAGES, GROUP, D, DV, BLOCK_D,
+                BLOCK_DV, 1
             )),
             (load_tiles, (
                 lengths, keys, queries, q_desc, k_desc, v_desc, dout_desc, BLOCK_M, BLOCK_N, STAGES, GROUP, WORKERS

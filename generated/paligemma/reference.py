@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b199ab6f8a384838
-#   text hash     f0fd7f2ed282d1da
+#   content hash  4992f4e1343f154c
+#   text hash     6651e71eed89e943
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b199ab6f8a384838
-#   text hash     511c1003480eb944
+#   content hash  4992f4e1343f154c
+#   text hash     34281c7dc0907f44
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

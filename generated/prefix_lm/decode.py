@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7a011ee70a956c0e
-#   text hash     b5837b7ff3c94d9b
+#   content hash  1545864327ce3cdb
+#   text hash     d08aff17415c7508
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

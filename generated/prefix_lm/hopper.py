@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7a011ee70a956c0e
-#   text hash     436872ca8100d106
+#   content hash  1545864327ce3cdb
+#   text hash     7fb7ee692af89d7d
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7a011ee70a956c0e
-#   text hash     8da3fb583fad616d
+#   content hash  1545864327ce3cdb
+#   text hash     fb6ddf5ed20869f8
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7a011ee70a956c0e
-#   text hash     b2a2090e5c1ccf6e
+#   content hash  1545864327ce3cdb
+#   text hash     6a77c851906e3f9c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7a011ee70a956c0e
-#   text hash     313841ed2bbd6e9a
+#   content hash  1545864327ce3cdb
+#   text hash     b14eccd4c7d5570b
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5fcab8c3db02ff3f
-#   text hash     cde5fb7d41a48e0c
+#   content hash  5065796949ff3a25
+#   text hash     14708ebf996fcfcd
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5fcab8c3db02ff3f
-#   text hash     56df4d4c9e9cbf05
+#   content hash  5065796949ff3a25
+#   text hash     864f148e8cb8e0ec
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

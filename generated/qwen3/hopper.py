@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5fcab8c3db02ff3f
-#   text hash     67406e2bd6a3b3db
+#   content hash  5065796949ff3a25
+#   text hash     12aab660ed315f8b
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

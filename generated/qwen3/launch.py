@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5fcab8c3db02ff3f
-#   text hash     b6ce7d095b1bef25
+#   content hash  5065796949ff3a25
+#   text hash     0001ee450f948bd9
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

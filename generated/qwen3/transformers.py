@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5fcab8c3db02ff3f
-#   text hash     dae9e59e9a9949a5
+#   content hash  5065796949ff3a25
+#   text hash     3eab5af5a62e4c60
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

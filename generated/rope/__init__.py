@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e66788c519bb1191
-#   text hash     229227ba56d4f92f
+#   content hash  b945070ce3a0d09c
+#   text hash     25ff63b22195eab7
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

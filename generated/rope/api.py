@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e66788c519bb1191
-#   text hash     e2fba0c201650e9d
+#   content hash  b945070ce3a0d09c
+#   text hash     81f8dbe47507c6aa
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

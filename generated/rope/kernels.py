@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e66788c519bb1191
-#   text hash     e881a5bddbc775e7
+#   content hash  b945070ce3a0d09c
+#   text hash     6d9dbc603cec7acd
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

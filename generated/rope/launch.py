@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e66788c519bb1191
-#   text hash     09f8404fb5947895
+#   content hash  b945070ce3a0d09c
+#   text hash     6c42e31320b2b90b
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

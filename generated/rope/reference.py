@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e66788c519bb1191
-#   text hash     453dfdc56fbd0b9f
+#   content hash  b945070ce3a0d09c
+#   text hash     50f5fdd7c637641f
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

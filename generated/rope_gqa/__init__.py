@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4578d3c281359495
-#   text hash     76a51846fec92342
+#   content hash  e51a721837f008cb
+#   text hash     8a61880ec0f102bc
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

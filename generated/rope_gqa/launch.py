@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4578d3c281359495
-#   text hash     6f4e30a3ed0146c7
+#   content hash  e51a721837f008cb
+#   text hash     2a79ff009b0b73d8
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

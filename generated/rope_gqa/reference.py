@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4578d3c281359495
-#   text hash     731e5876b871f99b
+#   content hash  e51a721837f008cb
+#   text hash     c56531cd4920d6ad
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  783fcdfe58161def
-#   text hash     e835eca55a77d080
+#   content hash  9e94720f37bc45c9
+#   text hash     065763a60bd865fc
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  783fcdfe58161def
-#   text hash     88842c4d9ecef207
+#   content hash  9e94720f37bc45c9
+#   text hash     67032fea6857795d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

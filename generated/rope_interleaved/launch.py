@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  783fcdfe58161def
-#   text hash     81e9c3fbb8499fa4
+#   content hash  9e94720f37bc45c9
+#   text hash     0f85c00631beefda
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  783fcdfe58161def
-#   text hash     73515590223f8574
+#   content hash  9e94720f37bc45c9
+#   text hash     48adcc7b205b647a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

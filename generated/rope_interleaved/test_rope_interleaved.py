@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  783fcdfe58161def
-#   text hash     4133f8bbcc799057
+#   content hash  9e94720f37bc45c9
+#   text hash     7862277c22c175ca
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  993a5ce133616aa2
-#   text hash     5a6773d2a476cfcf
+#   content hash  6170de8064c42dd6
+#   text hash     50867407e76a65d2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  993a5ce133616aa2
-#   text hash     be63c8041452ae4d
+#   content hash  6170de8064c42dd6
+#   text hash     bc125215ac6208fb
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  993a5ce133616aa2
-#   text hash     0f802eb3ef541c03
+#   content hash  6170de8064c42dd6
+#   text hash     be9995e58b7566b5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e8cd179c7c0bdc50
-#   text hash     f14a61ccd0c86a22
+#   content hash  b525d0e0b2e350f6
+#   text hash     4046a4c395252835
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

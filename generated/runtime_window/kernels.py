@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e8cd179c7c0bdc50
-#   text hash     16ec37568879f0b5
+#   content hash  b525d0e0b2e350f6
+#   text hash     a06eec3225b5d74a
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e8cd179c7c0bdc50
-#   text hash     bae664ab8ef9c799
+#   content hash  b525d0e0b2e350f6
+#   text hash     88295261489d5456
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e8cd179c7c0bdc50
-#   text hash     f373ce0477cb2cd2
+#   content hash  b525d0e0b2e350f6
+#   text hash     11dd0c379a8396ee
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e8cd179c7c0bdc50
-#   text hash     32833cbf358a1c6f
+#   content hash  b525d0e0b2e350f6
+#   text hash     84ed35a115807c45
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  fd27b825ba3328a6
-#   text hash     3b4c7be207c3dcc4
+#   content hash  91c748fc2ca798c9
+#   text hash     bf2ba9f1964b5429
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

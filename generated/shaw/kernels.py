@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  fd27b825ba3328a6
-#   text hash     6680ff50c01e2530
+#   content hash  91c748fc2ca798c9
+#   text hash     ce87a2d1da8d6a6e
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

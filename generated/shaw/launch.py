@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  fd27b825ba3328a6
-#   text hash     49eaf7e2fc9ee55c
+#   content hash  91c748fc2ca798c9
+#   text hash     062ac4259e1d8369
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

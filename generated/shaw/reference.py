@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  fd27b825ba3328a6
-#   text hash     f8f77b914420b0fa
+#   content hash  91c748fc2ca798c9
+#   text hash     110e267fc01ba922
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

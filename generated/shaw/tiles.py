@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  fd27b825ba3328a6
-#   text hash     8d28e2594eb32dc9
+#   content hash  91c748fc2ca798c9
+#   text hash     3a4c042bad00d348
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e69d7dc5b9709170
-#   text hash     a81bf338e086fa6e
+#   content hash  45aba734994ae4ca
+#   text hash     c3058898d7ed0590
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

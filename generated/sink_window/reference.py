@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e69d7dc5b9709170
-#   text hash     2e052072ba72c28d
+#   content hash  45aba734994ae4ca
+#   text hash     4b0acf8bd5cc1193
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e69d7dc5b9709170
-#   text hash     d999e6f8ceb5a3ed
+#   content hash  45aba734994ae4ca
+#   text hash     aa0b9ac8d69bfad8
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

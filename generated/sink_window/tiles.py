@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e69d7dc5b9709170
-#   text hash     6859788b02e2fc16
+#   content hash  45aba734994ae4ca
+#   text hash     5f1968221d9dd90a
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -105,9 +105,10 @@ TILES_HOPPER = {
     "backward": {
         64: {0: (128, 128, 8, 2)},
         128: {0: (64, 128, 8, 2)},
+        256: {0: (64, 64, 4, 2)},
     },
 }
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again
-HOPPER_IS_FASTER = {"forward": {}, "backward": {128: (2048,)}}
+HOPPER_IS_FASTER = {"forward": {256: (0,)}, "backward": {128: (2048,), 256: (2048,)}}

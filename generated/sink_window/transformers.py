@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e69d7dc5b9709170
-#   text hash     8c2548e96d6735de
+#   content hash  45aba734994ae4ca
+#   text hash     0dca4290c726e84d
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

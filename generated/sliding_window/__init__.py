@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9fef183cafa715e4
-#   text hash     db2f9e20711bf485
+#   content hash  5393c57d8c977d13
+#   text hash     97d8b3584c1244a1
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

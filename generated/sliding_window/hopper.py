@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9fef183cafa715e4
-#   text hash     851f11f9e9c0384a
+#   content hash  5393c57d8c977d13
+#   text hash     53a9d257941763e5
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

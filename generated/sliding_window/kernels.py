@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9fef183cafa715e4
-#   text hash     99aae109a303a30d
+#   content hash  5393c57d8c977d13
+#   text hash     54282fcc4cb01f0a
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

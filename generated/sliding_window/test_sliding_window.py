@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9fef183cafa715e4
-#   text hash     76b7e0b7e384e95c
+#   content hash  5393c57d8c977d13
+#   text hash     91d3b734a1fe4a28
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9fef183cafa715e4
-#   text hash     3d7bd522786e2488
+#   content hash  5393c57d8c977d13
+#   text hash     83140316e9a7155a
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -87,9 +87,10 @@ TILES_HOPPER = {
     "backward": {
         64: {0: (128, 128, 8, 2)},
         128: {0: (64, 128, 8, 2)},
+        256: {0: (64, 64, 4, 2)},
     },
 }
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again
-HOPPER_IS_FASTER = {"forward": {}, "backward": {128: (2048,)}}
+HOPPER_IS_FASTER = {"forward": {256: (0,)}, "backward": {128: (2048,), 256: (2048,)}}

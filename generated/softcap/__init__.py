@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  24160c7e47ae13db
-#   text hash     90b86655998ec1cf
+#   content hash  c3202310ed52ae1d
+#   text hash     c190816e32a44253
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  24160c7e47ae13db
-#   text hash     badf53fad21edcea
+#   content hash  c3202310ed52ae1d
+#   text hash     85e4db18febeb50d
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  24160c7e47ae13db
-#   text hash     f34e3ad0c4c87662
+#   content hash  c3202310ed52ae1d
+#   text hash     91db89360e249ded
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

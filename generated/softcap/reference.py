@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  24160c7e47ae13db
-#   text hash     1fd2116eb7f2b32c
+#   content hash  c3202310ed52ae1d
+#   text hash     76ecd508c8b1bcc9
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

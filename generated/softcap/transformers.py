@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  24160c7e47ae13db
-#   text hash     e53ea827df788aad
+#   content hash  c3202310ed52ae1d
+#   text hash     ba40b326c5ae1ce4
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  03368e861f002eaf
-#   text hash     678a12835b4677d0
+#   content hash  4cf55867587099b3
+#   text hash     d945740cf126cf24
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  03368e861f002eaf
-#   text hash     b78760c074a7d8ff
+#   content hash  4cf55867587099b3
+#   text hash     f6aebacf27b9db9a
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

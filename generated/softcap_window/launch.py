@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  03368e861f002eaf
-#   text hash     27faea081491c23e
+#   content hash  4cf55867587099b3
+#   text hash     77d885c15f540a65
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

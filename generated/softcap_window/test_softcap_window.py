@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  03368e861f002eaf
-#   text hash     8145029fed4b0b9f
+#   content hash  4cf55867587099b3
+#   text hash     68f0f05a709709a7
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  3aa9dd8c1780bcee
-#   text hash     915465a5d68ef33f
+#   content hash  ed23c31bb8a3f865
+#   text hash     e02708adad3e15b2
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  3aa9dd8c1780bcee
-#   text hash     7317d67d9582f2d9
+#   content hash  ed23c31bb8a3f865
+#   text hash     c0ac338149ca65dd
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  3aa9dd8c1780bcee
-#   text hash     d41b9d0f7557fb34
+#   content hash  ed23c31bb8a3f865
+#   text hash     346b701ba12ef94e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  10927f97b59bcc4e
-#   text hash     9d74695d4207f2b8
+#   content hash  3dec92a73e878541
+#   text hash     0d3208d58861fb16
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  10927f97b59bcc4e
-#   text hash     accfa48fb0572248
+#   content hash  3dec92a73e878541
+#   text hash     c4d446b99072c5ae
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

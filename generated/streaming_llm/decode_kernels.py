@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  10927f97b59bcc4e
-#   text hash     7189c777b12a0870
+#   content hash  3dec92a73e878541
+#   text hash     af188031a7f9d140
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  10927f97b59bcc4e
-#   text hash     ba0c3a5a8d7428dd
+#   content hash  3dec92a73e878541
+#   text hash     a2f77710289ff166
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  20431f91f491ada8
-#   text hash     f3bdef65685073de
+#   content hash  1cb2626c79210205
+#   text hash     5da3ecfa6e877c93
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  20431f91f491ada8
-#   text hash     482cece6e9142be3
+#   content hash  1cb2626c79210205
+#   text hash     6a501c7e7fe55945
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  20431f91f491ada8
-#   text hash     01f2d08a28d13851
+#   content hash  1cb2626c79210205
+#   text hash     719b68eaf30b83c6
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

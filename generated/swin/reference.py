@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  20431f91f491ada8
-#   text hash     1ecaa085e774fd96
+#   content hash  1cb2626c79210205
+#   text hash     e382538654eeba40
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  20431f91f491ada8
-#   text hash     b5f6e831111998cb
+#   content hash  1cb2626c79210205
+#   text hash     4b2a96d5e6afcabc
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

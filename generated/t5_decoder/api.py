@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  79f2ffd027c73100
-#   text hash     aa49b1982ee67e3f
+#   content hash  5b5df1fd3003d245
+#   text hash     7ff2dfe286d82eb4
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

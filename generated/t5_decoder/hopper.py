@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  79f2ffd027c73100
-#   text hash     749aee2cfe5cb942
+#   content hash  5b5df1fd3003d245
+#   text hash     0b31bba4cc5ff6d9
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

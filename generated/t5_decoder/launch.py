@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  79f2ffd027c73100
-#   text hash     956e947e1407f176
+#   content hash  5b5df1fd3003d245
+#   text hash     ef2e6e09c11f99bf
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

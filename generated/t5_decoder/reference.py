@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  79f2ffd027c73100
-#   text hash     d6974a5f5a21c46a
+#   content hash  5b5df1fd3003d245
+#   text hash     26981c0b53721494
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  79f2ffd027c73100
-#   text hash     9739ea9a5590db25
+#   content hash  5b5df1fd3003d245
+#   text hash     2a07f4ea88665943
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4f20d99fd664c867
-#   text hash     38589059a9c97289
+#   content hash  45822f1430f2c7a7
+#   text hash     f7e5552a8b23036c
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

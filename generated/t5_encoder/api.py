@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4f20d99fd664c867
-#   text hash     c2a2bf21693b46c6
+#   content hash  45822f1430f2c7a7
+#   text hash     b749684e18afd324
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

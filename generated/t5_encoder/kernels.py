@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4f20d99fd664c867
-#   text hash     f2f734f27e599db9
+#   content hash  45822f1430f2c7a7
+#   text hash     ede8a573e2e04423
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4f20d99fd664c867
-#   text hash     3261fd5eaaba0ae3
+#   content hash  45822f1430f2c7a7
+#   text hash     137dd9cea43104eb
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

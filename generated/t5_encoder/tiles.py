@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4f20d99fd664c867
-#   text hash     175171e3afbbf1b8
+#   content hash  45822f1430f2c7a7
+#   text hash     e0366eb6909b968e
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8c2126f82fa249a4
-#   text hash     a74092f0d9d8cb9b
+#   content hash  887666d2c19f0aed
+#   text hash     76eb8b681fbb413d
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

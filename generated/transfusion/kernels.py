@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8c2126f82fa249a4
-#   text hash     3fb0a7537d52ff1d
+#   content hash  887666d2c19f0aed
+#   text hash     68b709287e2894aa
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

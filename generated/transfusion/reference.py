@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8c2126f82fa249a4
-#   text hash     df673ac9c082baaf
+#   content hash  887666d2c19f0aed
+#   text hash     d47b7f19a04480fb
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8c2126f82fa249a4
-#   text hash     96a282f740420a83
+#   content hash  887666d2c19f0aed
+#   text hash     fcece251dbb68e16
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

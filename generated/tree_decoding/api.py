@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f2e2895177123d4a
-#   text hash     db02608d59b1f741
+#   content hash  8e8394d699fca1bb
+#   text hash     ba5c48cd49b72f08
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

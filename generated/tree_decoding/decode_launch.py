@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f2e2895177123d4a
-#   text hash     6d7ede84cb1e5dc1
+#   content hash  8e8394d699fca1bb
+#   text hash     f82ca31efca6c1f4
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

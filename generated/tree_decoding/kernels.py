@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f2e2895177123d4a
-#   text hash     9e5fa5a49c37c9a7
+#   content hash  8e8394d699fca1bb
+#   text hash     3950d06f924985f7
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f2e2895177123d4a
-#   text hash     4880d45c8b39cb65
+#   content hash  8e8394d699fca1bb
+#   text hash     fd53ea706a13abca
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f2e2895177123d4a
-#   text hash     1e4a787396e57c1b
+#   content hash  8e8394d699fca1bb
+#   text hash     2ced9401d99daaa7
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -87,9 +87,10 @@ TILES_HOPPER = {
     "backward": {
         64: {0: (128, 128, 8, 2)},
         128: {0: (64, 128, 8, 2)},
+        256: {0: (64, 64, 4, 2)},
     },
 }
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again
-HOPPER_IS_FASTER = {"forward": {64: (0,), 128: (0,)}, "backward": {64: (4096,), 128: (0,)}}
+HOPPER_IS_FASTER = {"forward": {64: (0,), 128: (0,)}, "backward": {64: (4096,), 128: (0,), 256: (2048,)}}

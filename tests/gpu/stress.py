@@ -41,12 +41,12 @@ COMPILING = 300.0  # seconds that a call may take until it waits for the GPU
 VARIANTS = {
     "causal": (64, 128, 256),
     "full": (80, 128),
-    "rope_gqa": (64, 128),
-    "softcap": (128,),
+    "rope_gqa": (64, 128, 256),
+    "softcap": (128, 256),
     "sliding_window": (64, 128),
     "alibi": (128,),
     "packed_causal": (64, 128),
-    "packed_rope": (128,),
+    "packed_rope": (128, 256),
     "llama3_documents": (128,),
     "log_decay": (64,),
 }

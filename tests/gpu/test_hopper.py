@@ -82,7 +82,7 @@ def test_results_are_those_of_the_portable_kernels(
 
 
 @pytest.mark.parametrize("name", ["causal", "full", "mistral", "rope_gqa", "softcap"])
-@pytest.mark.parametrize("size", [64, 80, 128])
+@pytest.mark.parametrize("size", [64, 80, 128, 160, 256])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_gradients_are_those_of_the_portable_kernels(
     name: str, size: int, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
@@ -121,10 +121,11 @@ def test_gradients_have_the_same_bits_each_time_where_that_is_asked_for(monkeypa
         torch.use_deterministic_algorithms(False)
 
 
-def test_gradients_see_nothing_of_the_next_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("size", [128, 256])
+def test_gradients_see_nothing_of_the_next_sequence(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     cuts = torch.tensor([0, 70, 71, 300, 556], device="cuda", dtype=torch.int32)
-    q, k, v = (random(600, 4, 128) for _ in range(3))
+    q, k, v = (random(600, 4, size) for _ in range(3))
     package = Package("packed_full", monkeypatch)
     more = {"cu_seqlens": cuts, "max_seqlen": 256}
     found = package.gradients("hopper", q, k, v, **more)

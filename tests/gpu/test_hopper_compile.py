@@ -34,12 +34,14 @@ print(made.matrix["wgmma.mma_async"], made.threads, *made.warnings, sep="|")
         ("causal", "hopper_backward.backward", 64),
         ("packed_rope", "hopper_backward.backward", 128),
         ("gemma2_local", "hopper_backward.backward", 128),
+        ("packed_rope", "hopper_wide.backward", 256),
+        ("gemma2_local", "hopper_wide.backward", 256),
     ],
 )
 def test_products_are_not_serialized(name: str, kernel: str, size: int, compiler: Compiler, tmp_path: Path) -> None:
     (line,) = compiler.run(CODE, tmp_path, name, kernel, str(size))
     products, threads, *warnings = line.split("|")
     assert int(products) > 0
-    # two workers of four warps and the loader's, which counts as four
-    assert int(threads) == 12 * 32
+    # two or three groups of four warps and the loader's, which counts as four
+    assert int(threads) == (16 if "wide" in kernel else 12) * 32
     assert not [warning for warning in warnings if "serialized" in warning]

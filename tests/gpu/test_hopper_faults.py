@@ -15,11 +15,11 @@ GENERATED = Path(__file__).parents[2] / "generated"
 hopper = torch.cuda.is_available() and torch.cuda.get_device_capability(0) == (9, 0)
 needs_hopper = pytest.mark.skipif(not hopper, reason="needs a Hopper GPU")
 
-# one case of causal attention, of several tiles each way, the last of which are short
-CASE = "test_values and d80 and not bfloat16 and not float32"
+# one case of causal attention, of several tiles each way, the last of which are short, and one of wide heads
+CASE, WIDE_CASE = (f"test_values and d{size}: and not bfloat16 and not float32" for size in (80, 256))
 PATIENCE = 180  # seconds for a suite that compiles first; a program that waits for what never comes takes more
 
-FORWARD, BACKWARD = "hopper.py", "hopper_backward.py"
+FORWARD, BACKWARD, WIDE = "hopper.py", "hopper_backward.py", "hopper_wide.py"
 # fault: file, what stands there, what is put in its place
 FAULTS = {
     "keys read before they have come": (
@@ -41,6 +41,10 @@ FAULTS = {
     "dQ added to the tile of the other worker": (BACKWARD, "* (BLOCK_D // 64) + WORKER", "* (BLOCK_D // 64)"),
     "delta with the other sign": (BACKWARD, "over_columns(-delta_buffer", "over_columns(delta_buffer"),
     "the first worker's keys for both": (BACKWARD, "matrix(k_buffer, WORKER),", "matrix(k_buffer, 0),"),
+    "wide heads' mixed tiles without their mask": (WIDE, "tl.where(keep, p, 0.0)", "tl.where(keep, p, p)"),
+    "weights read before they are there": (WIDE, "mbarrier.wait(weights_ready, at & 1)", "turn = at & 1"),
+    "dS of the other stage": (WIDE, "left = factors.index(turn)", "left = factors.index(1 - turn)"),
+    "a piece of dQ added to the first one's place": (WIDE, "(sum_tile + piece)", "(sum_tile + piece * 0)"),
     "the gradient of the LSE dropped": (BACKWARD, "delta -= tl.load(dlse_ptr", "delta -= 0 * tl.load(dlse_ptr"),
 }  # fmt: skip
 ENDLESS = "values waited for in the phase before"
@@ -52,10 +56,10 @@ def test_a_fault_has_its_place(fault: str) -> None:
     assert right in (GENERATED / "causal" / file).read_text(), "bring this test up to date"
 
 
-def run(folder: Path) -> tuple[int | None, str]:
-    """The exit code of the case in a package's suite, by kernels for Hopper GPUs, and what it says; None: no end."""
+def run(folder: Path, case: str) -> tuple[int | None, str]:
+    """The exit code of a case in a package's suite, by kernels for Hopper GPUs, and what it says; None: no end."""
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    options = ["-q", "-x", "-c", os.devnull, f"--rootdir={folder.parent}", "-p", "no:cacheprovider", "-k", CASE]
+    options = ["-q", "-x", "-c", os.devnull, f"--rootdir={folder.parent}", "-p", "no:cacheprovider", "-k", case]
     command = [sys.executable, "-m", "pytest", *options, str(folder / "test_causal.py")]
     try:
         done = subprocess.run(
@@ -75,7 +79,7 @@ def test_the_suite_fails_on(fault: str, tmp_path: Path) -> None:
         file, right, wrong = FAULTS[fault]
         text = (package / file).read_text()
         (package / file).write_text(text.replace(right, wrong))
-    code, said = run(package)
+    code, said = run(package, WIDE_CASE if fault and file == WIDE else CASE)
     if not fault:
         assert code == 0 and "1 passed" in said, said[-2000:]
     elif code is None:

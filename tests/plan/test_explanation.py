@@ -13,7 +13,7 @@ from attnforge.source import resources
 
 GENERATED = Path(__file__).parents[2] / "generated"
 FEW = ("causal", "packed_log_decay", "flash1")
-FILES = ("kernels.py", "hopper.py", "hopper_backward.py", "decode_kernels.py", "statistics.py")
+FILES = ("kernels.py", "hopper.py", "hopper_backward.py", "hopper_wide.py", "decode_kernels.py", "statistics.py")
 PLAIN = {"x", "y", "ptr", "desc", "stride"}  # what a function of few lines says by its first words
 
 

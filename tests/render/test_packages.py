@@ -73,4 +73,4 @@ def test_a_spec_may_leave_out_kernels_for_hopper_gpus(tmp_path: Path) -> None:
         files[targets] = set(unformatted.package(path)[1].files)
     every, portable, both = files.values()
     assert every == both
-    assert every - portable == {"hopper.py", "hopper_backward.py", "hopper_launch.py"}
+    assert every - portable == {"hopper.py", "hopper_backward.py", "hopper_wide.py", "hopper_launch.py"}

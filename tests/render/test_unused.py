@@ -10,7 +10,7 @@ import pytest
 
 GENERATED = Path(__file__).parents[2] / "generated"
 FILES = sorted({path.name for path in GENERATED.glob("*/*.py") if not path.name.startswith(("__init__", "test_"))})
-JITTED = ("kernels.py", "hopper.py", "hopper_backward.py", "decode_kernels.py", "statistics.py")
+JITTED = ("kernels.py", "hopper.py", "hopper_backward.py", "hopper_wide.py", "decode_kernels.py", "statistics.py")
 # signatures that others fix: by file and function, what a variant may leave alone
 FIXED = {
     ("checks.py", "__torch_dispatch__"): {"types"},
@@ -90,7 +90,7 @@ def test_kernels_work_nothing_out_for_nobody(file: str) -> None:
     assert found == {}
 
 
-@pytest.mark.parametrize("file", ["hopper_backward.py", "hopper_launch.py"])
+@pytest.mark.parametrize("file", ["hopper_backward.py", "hopper_wide.py", "hopper_launch.py"])
 def test_no_call_that_leaves_rows_out_reaches_the_backward_pass_for_hopper_gpus(file: str) -> None:
     for path in packages(file):
         taken = {name for function, _ in functions(path) for name in parameters(function)}

@@ -92,11 +92,13 @@ class Cases(NamedTuple):
         if name == "backward":
             if hopper.backward is None:
                 return []
-            before, _, *after = hopper.backward.launched
-            file, kernels = "hopper_backward", [before, hopper.backward.kernel, *after]
+            file, wide = "hopper_backward", hopper.wide if tile.block_n == 64 else None
+            kernels = [x for x in hopper.backward.launched if x.name != name]
+            kernels.insert(1, (wide or hopper.backward).kernel)
         found = []
         for kernel in kernels:
-            case = self._launch(file, kernel, tile)._replace(name=f"{file}.{kernel.name}")
+            of = "hopper_wide" if kernel.name == "backward" and tile.block_n == 64 else file
+            case = self._launch(of, kernel, tile)._replace(name=f"{of}.{kernel.name}")
             found.append(_in_gluon(case, tile) if kernel.name == name else case)
         return found
 
@@ -170,7 +172,8 @@ def _in_gluon(case: Case, tile: Tile) -> Case:
     own, block = (("q_desc",), "BLOCK_M") if "out_ptr" in signature else (("k_desc", "v_desc"), "BLOCK_N")
     for name in own:
         signature[name] = signature[name].replace(f",{constants[block]},", ",64,")
-    options = {"num_warps": 4, "maxnreg": 128 if tile.block_m == 192 else 168}
+    three = 192 if own == ("q_desc",) else 64  # rows of a tile that three groups of warps share
+    options = {"num_warps": 4, "maxnreg": 128 if constants[block] == three else 168}
     return case._replace(signature=signature, constants=constants, options=options, gluon=True)
 
 

@@ -19,7 +19,13 @@ Row = tuple[str, str]
 
 def text(plan: Plan, file: str, code: str) -> str:
     """The symbols of a file beside kernels.py, as a section of its head."""
-    rows = {"hopper": _on_hopper, "hopper_backward": _on_hopper_backward, "decode_kernels": _decoding}[file](plan)
+    of = {
+        "hopper": _on_hopper,
+        "hopper_backward": _on_hopper_backward,
+        "hopper_wide": _on_hopper_wide,
+        "decode_kernels": _decoding,
+    }
+    rows = of[file](plan)
     return "\n".join(["Symbols", *(f"    {line}".rstrip() for line in listed(symbols(rows, code)))])
 
 
@@ -229,7 +235,10 @@ def _on_hopper_backward(plan: Plan) -> Iterator[Row]:
     yield "tiles", "tiles of keys that a head has, or where programs are few, those of them that start together"
     yield "place", "which program this is, in the order in which they start; also a place in dq_sum"
     yield "STAGES", "stages of the buffers of queries and of dout"
-    yield "keys, queries", "buffers of what workers own and exchange, and of what they walk along, with their barriers"
+    yield (
+        "keys, exchange, queries",
+        "buffers of what workers own, of what they exchange, and of what they walk along, with their barriers",
+    )
     yield from _in_gluon()
     yield "kv_ready", "a barrier that keys and values have come"
     yield "free", "for each stage of the buffers a barrier that workers are done with it"
@@ -240,6 +249,18 @@ def _on_hopper_backward(plan: Plan) -> Iterator[Row]:
     yield "dp_less_delta", "dp - delta"
     yield "AHEAD, ASIDE", "the first query and the first column of the worker's half of the program's share of dQ"
     yield "shares", "each worker's half in shared memory, for the copy engine"
+
+
+def _on_hopper_wide(plan: Plan) -> Iterator[Row]:
+    """Those of hopper_wide.py: groups of warps hand on what workers exchange there."""
+    yield "weights", "[64, BLOCK_M], what dS is by dP - delta, in the order of threads"
+    yield "weights_ready, weights_free", "barriers that they stand there, and that they may be written over"
+    yield "factors", "dS, [64, BLOCK_M] by stage"
+    yield "factors_ready, factors_free", "for each of these stages such barriers"
+    yield "for_dv, for_dk, for_dq", "what these groups take of the kernel's parameters"
+    yield "final", "the last tile of the walk"
+    own = {"factors", "factors_ready"}
+    yield from ((names, meaning) for names, meaning in _on_hopper_backward(plan) if names not in own)
 
 
 def _decoding(plan: Plan) -> Iterator[Row]:

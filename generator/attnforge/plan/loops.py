@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .sides import BLOCKS
-from .statements import Block, Branch, Call, Comment, Loop, Statement
+from .statements import Block, Branch, Call, Comment, Loop, Statement, needed
 from .tile_ranges import TileRange
 from .tile_states import TileStates
 
@@ -84,11 +84,14 @@ class Loops:
         """Mixed and full tiles in one loop."""
         mixed = "(i < full_first) | (i >= full_last)" if self.tiles.left else "i >= full_last"
         end = "inner" if self.tails else "last"
-        tile: tuple[Block, ...] = (Statement(self.start, f"i * {self.tiles.block}"), Statement("mixed", mixed))
+        tile: tuple[Statement, ...] = (
+            Statement(self.start, f"i * {self.tiles.block}"),
+            Statement("mixed", mixed),
+        )
         if self.backwards:
             tile = (Statement("i", f"first + {end} - 1 - j", label="from the diagonal back"), *tile)
         call = self.step("mixed", "False")
-        body = (*(tile if "mixed" in call.reads else tile[:-1]), call)
+        body: tuple[Block, ...] = (*needed(tile, call.reads), call)
         loop = Loop("j" if self.backwards else "i", "first", end, body, self.stages)
         if not self.tails:
             return (loop,)
@@ -117,7 +120,9 @@ class Loops:
         return (count, Loop("i", "0", "left + last - full_last", body, self.stages), full)
 
     def _loop(self, begin: str, end: str, stages: int | None = None, *, mixed: str, tail: str) -> Loop:
-        body = (Statement(self.start, f"i * {self.tiles.block}"), self.step(mixed, tail))
+        call = self.step(mixed, tail)
+        begun = Statement(self.start, f"i * {self.tiles.block}")
+        body: tuple[Block, ...] = (*needed((begun,), call.reads), call)
         return Loop("i", begin, end, body, stages or self.stages)
 
     def _loop_back(self, begin: str, end: str, *, mixed: str, tail: str) -> Loop:

@@ -140,7 +140,7 @@ def tables(
         for its, sizes in found["hopper"].get(layer, {}).items():
             hopper[its] |= {size: {keys: Tile(*t) for keys, t in row.items()} for size, row in sizes.items()}
     faster: dict[str, dict[int, tuple[int, ...]]] = {}
-    for layer in (*layers, *(("left",) if left and weight != "heavy" else ())):
+    for layer in (*layers, *(("left", f"left_{weight}") if left and weight != "heavy" else ())):
         for its, limits in found["faster"].get(layer, {}).items():
             faster[its] = {size: tuple(keys) if isinstance(keys, list) else (keys,) for size, keys in limits.items()}
     return Tables(

@@ -13,6 +13,7 @@ from ..statements import lines, names
 from ..storage import of_all_rows
 from .hopper_backward import Backward
 from .hopper_forward import Forward
+from .hopper_wide import Wide
 
 _OWN = frozenset({"store_rows", "clear_rows"})  # what Gluon has functions of its own for, of the same names
 
@@ -39,6 +40,11 @@ class Hopper:
         found = Backward(SharedParameters(whole))
         return found if found.possible else None
 
+    @cached_property
+    def wide(self) -> Wide | None:
+        """The kernel of the backward pass for wide heads, where there is such a pass."""
+        return Wide(self.backward.shared) if self.backward else None
+
     @property
     def passes(self) -> tuple[str, ...]:
         """The passes that it has kernels for."""
@@ -47,7 +53,8 @@ class Hopper:
     @property
     def launched(self) -> tuple[Kernel, ...]:
         """All kernels, with what the host tells them."""
-        return (self.forward, *(self.backward.launched if self.backward else ()))
+        backward = (*self.backward.launched, self.wide.told) if self.backward and self.wide else ()
+        return (self.forward, *backward)
 
     def imports(self, kernels: Iterable[Kernel], *more: str) -> tuple[str, ...]:
         """What a file takes from kernels.py for its kernels and by itself."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,7 +14,7 @@ from ..loops import Loops
 from ..parameters import Kernel, Parameter, Step
 from ..positions import BEGIN
 from ..shared_parameters import SharedParameters
-from ..statements import Block, Branch, Call, Comment, Loop, Statement, names, needed, reads, targets
+from ..statements import Block, Branch, Bundle, Call, Comment, Loop, Statement, names, needed, reads, targets
 from .hopper_forward import shows_the_past
 from .hopper_frame import Frame
 from .partition import numbers_first, partition
@@ -23,6 +23,28 @@ from .portable import in_groups
 _LAYOUTS = {"k_pos": "gl.SliceLayout(1, SCORES)", "row": "gl.SliceLayout(0, SCORES)"}
 _ORDER = ("group", "groups", "tiles")  # of programs: runtime.py tells it out of a grid
 _FIXED = ("BLOCK_M", "BLOCK_N", "STAGES")
+
+
+@dataclass(frozen=True)
+class Role:
+    """What some of a program's warps take, and the statements of their function."""
+
+    bundle: Bundle
+    taken: tuple[str, ...]
+    numbers: tuple[Statement, ...]  # the call's, made values of the kernel language
+    enter: tuple[Statement, ...]  # which tile, head and sequence the program has
+    cleared: tuple[Block, ...]
+    own: tuple[Statement, ...]  # of its keys
+    visit: tuple[Block, ...]
+
+    def blocks(self, name: str) -> dict[str, tuple[Block, ...]]:
+        """Its statements, for a template."""
+        return {
+            f"{name}_unpacked": (self.bundle, *self.numbers),
+            f"{name}_enter": (*self.enter, *self.cleared),
+            f"{name}_own": self.own,
+            f"{name}_visit": self.visit,
+        }
 
 
 @dataclass(frozen=True)
@@ -69,7 +91,7 @@ class Backward:
         p, terms = self.shared, self.terms
         return (
             *p.operands("q_desc", "k_desc", "v_desc", "dout_desc"),
-            Parameter("dq_sum_desc", "fragments", "dq_sum", written=True),
+            self._sums,
             Parameter("lse_ptr", "*fp32", "lse"),
             Parameter("delta_ptr", "*fp32", "delta"),
             Parameter("dk_ptr", "*T", "dk", written=True),
@@ -82,24 +104,31 @@ class Backward:
             *p.constants("GROUP", "D", "DV", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "STAGES"),
         )
 
+    @property
+    def _sums(self) -> Parameter:
+        """What dQ is added up in."""
+        return Parameter("dq_sum_desc", "fragments", "dq_sum", written=True)
+
     @cached_property
     def step(self) -> Step:
         """The function that handles one tile of queries."""
-        terms = self.terms
         results = ("at", "dk", "dv")
-        own = (*results, "k_tile", "v_tile", "q_start")
+        own = (*results, "k_tile", "v_tile", "q_start", "keys", "exchange", "queries", "dq_sum_desc")
+        constants = ("BLOCK_M", "BLOCK_N", "BLOCK_D", "STAGES", "SCORES", "OUT", "WORKER")
+        return Step("accumulate", results, own, self._given(("sum_tile",), own), constants, False)
+
+    def _given(self, more: tuple[str, ...], own: tuple[str, ...]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """What no step changes: what terms read, and `more`; a step is given its `own` besides."""
+        terms = self.terms
         loads = (*terms.loads("step"), *terms.loads("mask"))
-        read = reads((*terms.inward, *terms.keep, *loads))
+        read = reads((*terms.inward, *terms.keep, *terms.outward, *loads))
         scale = "scale" if self.shared.spec.scores else "scale_log2"
         lengths = (name for name in ("q_len", "k_len") if name in reads((*self._rows, *self._scored, *self._masked)))
-        fixed = (*lengths, "sum_tile", scale, "k_pos")
+        fixed = (*lengths, *more, scale, "k_pos")
         made = {*fixed, *own, "row", "q_pos", "q_first", *targets(loads)}
         words: tuple[str, ...] = tuple(name for name in ("b", "h") if name in read)
         words += (BEGIN,) if {"q_pos", "q_first"} & read else ()
-        passed = terms.passed(read, {*made, *words})
-        bundles = (("terms", (*fixed, *words, *passed)),)
-        constants = ("BLOCK_M", "BLOCK_N", "BLOCK_D", "STAGES", "SCORES", "OUT", "WORKER")
-        return Step("accumulate", results, (*own, "keys", "queries", "dq_sum_desc"), bundles, constants, False)
+        return (("terms", (*fixed, *words, *terms.passed(read, {*made, *words}))),)
 
     def _loops(self, step: Callable[[str, str], Call]) -> Loops:
         """The loops over tiles of queries, with a call for each."""
@@ -110,16 +139,6 @@ class Backward:
         return Loops(
             a.queries, a.query_states, step, joined, False, self.terms.narrowed, full_if=whole, known=a.shared_range
         )
-
-    @property
-    def _worked(self) -> Loops:
-        """Those of a worker."""
-        return self._loops(self.step.call)
-
-    @property
-    def _loaded(self) -> Loops:
-        """Those of the loader."""
-        return self._loops(lambda mixed, tail: Call(", ".join(self._load_results), "load_queries", self._load_taken))
 
     @property
     def _load_results(self) -> tuple[str, ...]:
@@ -155,81 +174,117 @@ class Backward:
     def kernel(self) -> Kernel:
         """The kernel."""
         p, a, terms = self.shared, self.shared.analysis, self.terms
-        worked, loaded = self._worked, self._loaded
-        known = worked.range if a.shared_range else ()
-        heads = self._by_head(
-            (
-                Statement("sum_tile", f"({p.storage.tiled_rows} // 64 * (BLOCK_D // 64)).to(tl.int32)"),
-                *map(_laid_out, terms.loads("head")),
-                *self.step.packed,
-                *worked.blocks,
-            )
+        body = (
+            Statement("sum_tile", self._sum_tile),
+            *map(self._laid_out, terms.loads("head")),
+            *self.step.packed,
+            *self._loops(self.step.call).blocks,
         )
-        ranges = reads(loaded.range)
-        head_loads = needed(tuple(map(_laid_out, terms.loads("head"))), ranges)
-        loads = self._by_head((Statement("row_base", p.storage.head_rows), *head_loads, *loaded.blocks))
-        rows = tuple(map(_laid_out, (a.begin, *programs.rows(a, "k"), *a.scaled, *terms.loads("program"))))
-        own = needed(rows, {"k_pos"} | reads((*known, *heads)))
-        lengths = needed(rows, reads((*known, *loads)))
-        cleared = tuple(self._cleared) if self.cut else ()
-        stored = {"dk_ptr", "dv_ptr", "scale", "Hq", "k_len", *names(p.storage.rows("k"))}
-        of_worker = reads((*cleared, *own, *known, *heads))
-        of_loader = reads((*lengths, *known, *loads, *self._keys_loaded))
-        enter = needed(self._enter, {"k_start", a.kv, a.kv_heads} | stored | of_worker)
-        entered = needed(self._enter, {"k_start", "k_len"} | of_loader)
-        work = partition(
-            "arguments",
-            self.parts,
-            reads(enter) | of_worker | stored,
-            ("keys", "queries", "dq_sum_desc"),
-            _FIXED,
-            ("D", "DV", "BLOCK_D", "BLOCK_DV", *(("WORKERS",) if self.cut else ())),
-        )
-        given = ("keys", "queries", "q_desc", "k_desc", "v_desc", "dout_desc", *(("come",) if self.cut else ()))
-        load = partition(
-            "lengths",
-            self.parts,
-            reads(entered) | of_loader | {"lse_ptr", "delta_ptr", "k_len"},
-            given,
-            _FIXED,
-            ("WORKERS",),
-        )
-        numbers, own = numbers_first(terms, own)
-        numbers_of_loader, lengths = numbers_first(terms, lengths)
+        stored = {"dk_ptr", "dv_ptr", "scale", "Hq", "k_len", a.kv_heads, *names(p.storage.rows("k"))}
+        given, constants = ("keys", "exchange", "queries", "dq_sum_desc"), ("D", "DV", "BLOCK_D", "BLOCK_DV")
+        share = ("tile * WORKERS + WORKER", "tl.num_programs(0) // (group * groups) * WORKERS", "WIDE")
+        cleared = self._cleared([("dk", "D"), ("dv", "DV")], share)
+        many = ("WORKERS",) if self.cut else ()
+        work = self._role("arguments", body, stored, given, (*constants, *many), cleared)
+        loader = self.loader
         blocks: dict[str, tuple[Block, ...]] = {
-            "rows": (*self.step.unpacked, *map(_laid_out, self._rows)),
-            "scored": self._scored,
-            "masked": self._masked,
-            "guarded": terms.guarded,
-            "outward": terms.outward,
-            "work_unpacked": (work.bundle, *numbers),
-            "enter": enter,
-            "cleared": cleared,
-            "own": own,
-            "visit": (*known, *heads),
-            "load_unpacked": (load.bundle, *numbers_of_loader),
+            **self._scoring,
+            **work.blocks("work"),
+            **loader.blocks("load"),
             "load_counts": (Statement("ends", "0", label="ends of sequences so far"),) if self.cut else (),
-            "entered": entered,
-            "lengths": lengths,
             "keys_loaded": self._keys_loaded,
             "queries_loaded": self._queries_loaded,
-            "load_visit": (*known, *loads),
-            "packed": (
-                *((Statement("come", "barriers(1, 1).index(0)"),) if self.cut else ()),
-                dataclasses.replace(work.bundle, packs=True),
-                dataclasses.replace(load.bundle, packs=True),
-            ),
+            "packed": self._packed(work, loader),
         }
         texts = {
             "work_takes": ", ".join(work.taken),
-            "load_takes": ", ".join(load.taken),
+            "load_takes": ", ".join(loader.taken),
             "load_queries_takes": ", ".join(self._load_taken),
             "load_results": ", ".join(("at + 1", *self._load_results[1:])),
             "results": ", ".join(("at + 1", *self.step.results[1:])),
-            "ones": "1, " * (p.storage.coordinates("q", "h", "0").count(",") - 1),
+            "ones": self._ones,
         }
-        grid = in_groups(p, "k", "q, dout, dq_sum")
-        return Kernel("backward", self.parts, "hopper/backward.jinja", grid, self.step, blocks, texts)
+        return Kernel("backward", self.parts, "hopper/backward.jinja", self._grid, self.step, blocks, texts)
+
+    @property
+    def _grid(self) -> str:
+        return in_groups(self.shared, "k", "q, dout, dq_sum")
+
+    @property
+    def _ones(self) -> str:
+        """The axes of a tile in shared memory before its rows, as text."""
+        return "1, " * (self.shared.storage.coordinates("q", "h", "0").count(",") - 1)
+
+    @property
+    def _sum_tile(self) -> str:
+        return f"({self.shared.storage.tiled_rows} // 64 * (BLOCK_D // 64)).to(tl.int32)"
+
+    @property
+    def _known(self) -> tuple[Block, ...]:
+        """The range of tiles, where all heads share it."""
+        return self._loops(self.step.call).range if self.shared.analysis.shared_range else ()
+
+    @property
+    def _scoring(self) -> dict[str, tuple[Block, ...]]:
+        """The statements of a step that makes weights of scores."""
+        return {
+            "rows": (*self.step.unpacked, *map(self._laid_out, self._rows)),
+            "scored": self._scored,
+            "masked": self._masked,
+            "guarded": self.terms.guarded,
+            "outward": self.terms.outward,
+        }
+
+    @cached_property
+    def loader(self) -> Role:
+        """The warp that loads."""
+        p, terms = self.shared, self.terms
+        loops = self._loops(lambda mixed, tail: Call(", ".join(self._load_results), "load_queries", self._load_taken))
+        head_loads = needed(tuple(map(self._laid_out, terms.loads("head"))), reads(loops.range))
+        body = (Statement("row_base", p.storage.head_rows), *head_loads, *loops.blocks)
+        given = ("keys", "queries", "q_desc", "k_desc", "v_desc", "dout_desc", *(("come",) if self.cut else ()))
+        read = {"lse_ptr", "delta_ptr", "k_len", *reads(self._keys_loaded)}
+        return self._role("lengths", body, read, given, ("WORKERS",))
+
+    def _role(
+        self,
+        bundle: str,
+        body: tuple[Block, ...],
+        read: Iterable[str],
+        given: tuple[str, ...],
+        constants: tuple[str, ...],
+        cleared: tuple[Block, ...] = (),
+        fixed: tuple[str, ...] = _FIXED,
+    ) -> Role:
+        """Those warps that do `body` for each head, are `given` buffers, and read some names besides."""
+        a, terms, known, heads = self.shared.analysis, self.terms, self._known, self._by_head(body)
+        rows = map(self._laid_out, (a.begin, *programs.rows(a, "k"), *a.scaled, *terms.loads("program")))
+        own = needed(tuple(rows), reads((*known, *heads)))
+        read = {"k_start", "k_len", *read, *reads((*cleared, *own, *known, *heads))}
+        enter = needed(self._enter, read)
+        taken = partition(bundle, self.parts, read | reads(enter), given, fixed, constants)
+        numbers, own = numbers_first(terms, own)
+        return Role(taken.bundle, taken.taken, numbers, enter, cleared, own, (*known, *heads))
+
+    def _packed(self, *roles: Role) -> tuple[Block, ...]:
+        """The statements that make the tuples which roles take."""
+        come = (Statement("come", "barriers(1, 1).index(0)"),) if self.cut else ()
+        return (*come, *(dataclasses.replace(role.bundle, packs=True) for role in roles))
+
+    def _laid_out(self, statement: Statement) -> Statement:
+        """A statement about the rows of a tile, where vectors have layouts; a worker has 64 of the keys."""
+        if statement.target == "k_pos":
+            value = f"k_start + {self._ahead}gl.arange(0, 64, {_LAYOUTS['k_pos']})"
+            statement = dataclasses.replace(statement, value=value)
+        elif statement.target == "row":
+            value = f"q_start + gl.arange(0, BLOCK_M, {_LAYOUTS['row']})"
+            statement = dataclasses.replace(statement, value=value)
+        return dataclasses.replace(statement, shape=statement.shape.replace("BLOCK_N", "64"))
+
+    @property
+    def _ahead(self) -> str:
+        """The first key of a worker behind that of its program, as the beginning of a sum."""
+        return "WORKER * 64 + "
 
     @property
     def _rows(self) -> tuple[Statement, ...]:
@@ -241,7 +296,7 @@ class Backward:
         """The statements from a product of keys and queries to the score."""
         a, terms = self.shared.analysis, self.terms
         scaled = (Statement("score", f"score{a.scaling}"),) if a.scaling else ()
-        return (*scaled, *map(_laid_out, terms.loads("step")), *terms.inward)
+        return (*scaled, *map(self._laid_out, terms.loads("step")), *terms.inward)
 
     @property
     def _masked(self) -> tuple[Block, ...]:
@@ -257,13 +312,11 @@ class Backward:
             keep.insert(0, Statement("keep", " & ".join((*rows, *keys))))
         else:
             keep[0] = dataclasses.replace(keep[0], sign="=")
-        return (*map(_laid_out, self.terms.loads("mask")), *keep)
+        return (*map(self._laid_out, self.terms.loads("mask")), *keep)
 
-    @property
-    def _cleared(self) -> Iterator[Block]:
-        """Zeros in a worker's share of the rows that no sequence has."""
-        share = ("tile * WORKERS + WORKER", "tl.num_programs(0) // (group * groups) * WORKERS", "WIDE")
-        return programs.cleared(self.shared.analysis, "k", [("dk", "D"), ("dv", "DV")], share)
+    def _cleared(self, tensors: Iterable[tuple[str, str]], share: tuple[str, str, str]) -> tuple[Block, ...]:
+        """Zeros in a share of the rows of some tensors that no sequence has."""
+        return tuple(programs.cleared(self.shared.analysis, "k", tensors, share)) if self.cut else ()
 
     @property
     def _keys_loaded(self) -> tuple[Block, ...]:
@@ -317,14 +370,3 @@ class Backward:
 
 def _per_worker(body: tuple[Block, ...]) -> Block:
     return Loop("worker", "0", "WORKERS", body, static=True)
-
-
-def _laid_out(statement: Statement) -> Statement:
-    """A statement about the rows of a tile, where vectors have layouts; a worker has 64 of the keys."""
-    if statement.target == "k_pos":
-        value = f"k_start + WORKER * 64 + gl.arange(0, 64, {_LAYOUTS['k_pos']})"
-        statement = dataclasses.replace(statement, value=value)
-    elif statement.target == "row":
-        value = f"q_start + gl.arange(0, BLOCK_M, {_LAYOUTS['row']})"
-        statement = dataclasses.replace(statement, value=value)
-    return dataclasses.replace(statement, shape=statement.shape.replace("BLOCK_N", "64"))

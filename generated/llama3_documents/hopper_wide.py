@@ -1,0 +1,389 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/llama3_documents.yaml
+#   content hash  715ef88811994fd4
+#   text hash     fec4491d7b99dfbe
+#   render with   attnforge render specs/llama3_documents.yaml
+"""The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
+
+In each program one warp loads, and three groups of four warps each add up one gradient of its 64 keys:
+
+    load_tiles   that of hopper_backward.py
+    make_dv      for each tile of queries: scores and weights once more, and its share of dV; hands the weights on
+    make_dk      out of these dS, and its share of dK; hands dS on
+    make_dq      out of it the program's share of dQ, which it adds to what other programs add there
+
+So no thread holds more than one sum of a wide head. What groups hand on passes through shared memory, the weights in
+float32, and dS in two stages. A barrier counts for each that it is ready, and one that it may be written over.
+Programs add their shares to dQ in the order in which they come: the last bits differ from run to run. dQ is added up as
+[64, 64] tiles in the order in which a product leaves them in registers.
+
+Layouts
+    SCORES     [64, BLOCK_M] in registers, keys by queries, as a product leaves them
+    OUT        [64, BLOCK_D], likewise: dK and dV
+    FACTORS    [64, BLOCK_M] as the left operand of the products that make OUT
+    SHARE      [BLOCK_M, 64] as a product leaves a piece of the program's share of dQ
+    WIDE       [64, BLOCK_D], 16 bytes of a row in each thread, as memory takes them
+
+Symbols
+    weights                   [64, BLOCK_M], what dS is by dP - delta, in the order of threads
+    weights_ready, weights_free
+                              barriers that they stand there, and that they may be written over
+    factors                   dS, [64, BLOCK_M] by stage
+    factors_ready, factors_free
+                              for each of these stages such barriers
+    for_dv, for_dk, for_dq    what these groups take of the kernel's parameters
+    final                     the last tile of the walk
+    dq_sum_ptr                what dQ is added up in: [batch entries, heads, rows, BLOCK_D] in float32, with rows for
+                              whole tiles of BLOCK_M queries of each batch entry
+    sum_tile                  the first row, and the first [64, 64] tile, of the batch entry and head there
+    group, groups             key heads of a group, and how many groups there are
+    tiles                     tiles of keys that a head has, or where programs are few, those of them that start
+                              together
+    place                     which program this is, in the order in which they start; also a place in dq_sum
+    STAGES                    stages of the buffers of queries and of dout
+    keys, exchange, queries   buffers of what workers own, of what they exchange, and of what they walk along, with
+                              their barriers
+    WORKERS                   how many workers a program has, and which one this is
+    lengths                   what workers and the loader take of the kernel's parameters
+    terms                     a tuple that a worker makes for its steps: what none of them changes
+    x_buffer                  tiles of x in shared memory, by stage
+    x_ready                   for each of its stages a barrier that the tile has come
+    x_free                    for each of its stages a barrier that all workers are done with the tile
+    at                        tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES
+    phase                     a round's last bit: by it a barrier tells the round that a wait is for from the one before
+    kv_ready                  a barrier that keys and values have come
+    free                      for each stage of the buffers a barrier that workers are done with it
+    turn                      the stage that is at hand
+    below                     -delta in each row of a tile of scores: a product adds dp to it
+    dp_less_delta             dp - delta
+"""
+
+import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
+)  # fmt: skip
+
+from .hopper import barriers, matrix, store_rows
+from .hopper_backward import load_tiles, over_columns
+from .kernels import LOG2E, load_range, load_vector
+
+
+@gluon.jit
+def by_threads(x):
+    """[64, 64] as a product leaves it, in the order of threads: each has four neighbours of 16 bytes."""
+    return x.reshape([4, 2, 8, 8, 4, 2]).permute([3, 0, 2, 4, 1, 5]).reshape([16, 256])
+
+
+@gluon.jit
+def as_scores(x, SCORES: gl.constexpr):
+    """[64, 64] as a product leaves it, out of the order of threads."""
+    rows = x.reshape([8, 4, 8, 4, 2, 2]).permute([1, 4, 2, 0, 3, 5]).reshape([64, 64])
+    return gl.convert_layout(rows, SCORES, assert_trivial=True)
+
+
+@gluon.jit
+def weigh(
+    at, dv, k_tile, q_start, queries, exchange, terms, BLOCK_M: tl.constexpr, STAGES: tl.constexpr,
+    SCORES: tl.constexpr, OUT: tl.constexpr, mixed
+):  # fmt: skip
+    """Update dV with one tile of queries, and hand on what dS is by dP - delta: the weights, and slopes of scores."""
+    q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
+    weights, weights_ready, weights_free, factors, factors_ready, factors_free = exchange
+    stage, phase = at % STAGES, at // STAGES & 1
+    (
+        q_len, scale_log2, k_pos, q_begin, in_q_segments_base, in_k_segments_k, in_q_segments_stride_query
+    ) = terms  # fmt: skip
+    # [BLOCK_M]
+    row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
+    q_pos = row + q_begin
+    zeros = gl.full([64, BLOCK_M], 0.0, gl.float32, SCORES)
+    mbarrier.wait(q_ready.index(stage), phase)
+    q_tile, dout_tile = matrix(q_buffer, stage), matrix(dout_buffer, stage)
+    scoring = warpgroup_mma(k_tile, q_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    mbarrier.wait(dout_ready.index(stage), phase)
+    score = warpgroup_mma_wait(0, [scoring])
+    # [BLOCK_M]
+    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
+    p = tl.exp2(score * scale_log2 - lse[None, :])  # [64, BLOCK_M]
+    if mixed:
+        # [BLOCK_M]
+        in_q_segments_q = load_vector(in_q_segments_base, row, in_q_segments_stride_query, q_len)
+        keep = k_pos[:, None] <= q_pos[None, :]  # causal
+        keep &= in_q_segments_q[None, :] == in_k_segments_k[:, None]  # segments
+        p = tl.where(keep, p, 0.0)
+    ds = p  # by dP - delta
+    mbarrier.wait(weights_free, at & 1 ^ 1)
+    weights.store(by_threads(ds))
+    mbarrier.arrive(weights_ready, count=1)
+    FACTORS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
+    dv = warpgroup_mma(gl.convert_layout(p.to(q_buffer.dtype), FACTORS), dout_tile, dv, is_async=True)
+    dv = warpgroup_mma_wait(0, [dv])
+    mbarrier.arrive(free.index(stage), count=1)
+    return at + 1, dv
+
+
+@gluon.jit
+def derive(
+    at, dk, v_tile, queries, exchange, STAGES: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr
+):  # fmt: skip
+    """Update dK with one tile of queries, and hand dS on."""
+    q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
+    weights, weights_ready, weights_free, factors, factors_ready, factors_free = exchange
+    stage, phase = at % STAGES, at // STAGES & 1
+    mbarrier.wait(dout_ready.index(stage), phase)
+    below = over_columns(-delta_buffer.index(stage).load(gl.SliceLayout(0, SCORES)), SCORES)
+    weighing = warpgroup_mma(v_tile, matrix(dout_buffer, stage).permute((1, 0)), below, is_async=True)
+    dp_less_delta = by_threads(warpgroup_mma_wait(0, [weighing]))
+    mbarrier.wait(weights_ready, at & 1)
+    ds = dp_less_delta * weights.load(dp_less_delta.type.layout)
+    mbarrier.arrive(weights_free, count=1)
+    ds = as_scores(ds.to(q_buffer.dtype), SCORES)
+    turn = at & 1
+    mbarrier.wait(factors_free.index(turn), at >> 1 & 1 ^ 1)
+    factors.index(turn).store(ds)
+    fence_async_shared()
+    mbarrier.arrive(factors_ready.index(turn), count=1)
+    mbarrier.wait(q_ready.index(stage), phase)
+    FACTORS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
+    dk = warpgroup_mma(gl.convert_layout(ds, FACTORS), matrix(q_buffer, stage), dk, is_async=True)
+    dk = warpgroup_mma_wait(0, [dk])
+    mbarrier.arrive(free.index(stage), count=1)
+    return at + 1, dk
+
+
+@gluon.jit
+def add_rows(ptr, x):
+    """Add 16 rows of 256 floats to memory, four neighbours at a time."""
+    row = gl.arange(0, 16, gl.SliceLayout(1, x.type.layout))
+    column = gl.arange(0, 256, gl.SliceLayout(0, x.type.layout)) & -4
+    place = (ptr + row[:, None] * 256 + column[None, :]).to(gl.int64)
+    # an addition that gives nothing back keeps no registers for it
+    gl.inline_asm_elementwise(
+        "red.relaxed.gpu.global.add.v4.f32 [$5], {$1, $2, $3, $4}; mov.b32 $0, 0;",
+        "=r,f,f,f,f,l,l,l,l", [x, place], gl.int8, False, 4
+    )  # fmt: skip
+    # without it the assembler delays some of them until behind the next product, and runs out of registers
+    gl.thread_barrier()
+
+
+@gluon.jit
+def spread(
+    at, sum_tile, k_tile, exchange, dq_sum_ptr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr
+):  # fmt: skip
+    """Add the program's share of dQ to memory for one tile of queries, 64 columns at a time."""
+    weights, weights_ready, weights_free, factors, factors_ready, factors_free = exchange
+    SHARE: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
+    turn = at & 1
+    mbarrier.wait(factors_ready.index(turn), at >> 1 & 1)
+    left = factors.index(turn).permute((1, 0))
+    for piece in gl.static_range(BLOCK_D // 64):
+        zeros = gl.full([BLOCK_M, 64], 0.0, gl.float32, SHARE)
+        share = warpgroup_mma(left, k_tile.slice(piece * 64, 64, 1), zeros, use_acc=False, is_async=True)
+        share = warpgroup_mma_wait(0, [share])
+        if piece == BLOCK_D // 64 - 1:
+            mbarrier.arrive(factors_free.index(turn), count=1)
+        add_rows(dq_sum_ptr + (sum_tile + piece).to(gl.int64) * 4096, by_threads(share))
+    return at + 1
+
+
+@gluon.jit
+def make_dv(
+    for_dv, keys, queries, exchange, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+    GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr
+):  # fmt: skip
+    """Store dV of a program's keys."""
+    (
+        dv_ptr, q_total, k_total, Hq, scale, in_q_segments_ptr, in_q_segments_stride_batch,
+        in_q_segments_stride_query, in_k_segments_ptr, in_k_segments_stride_batch, in_k_segments_stride_key,
+        query_ranges_ptr, k_parts, group, groups, tiles
+    ) = for_dv  # fmt: skip
+    k_buffer, v_buffer, kv_ready = keys
+    q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
+    SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
+    OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16])
+    WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_DV, BLOCK_DV // 8], [4, 1], [1, 0])
+    place = tl.program_id(0)
+    tile = place // group % tiles + place // (group * tiles * groups) * tiles
+    head = place % group + place // (group * tiles) % groups * group
+    Hkv = Hq // GROUP
+    b, kv_h = head // Hkv, head % Hkv
+    k_start = tile * BLOCK_N
+    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    if k_start < k_len:
+        q_begin = k_len - q_len
+        # [64]
+        k_pos = k_start + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
+        scale_log2 = scale * LOG2E
+        in_q_segments_base = (
+            in_q_segments_ptr
+            + tl.cast(b, tl.int64) * in_q_segments_stride_batch
+            + tl.cast(q_offset, tl.int64) * in_q_segments_stride_query
+        )
+        in_k_segments_base = (
+            in_k_segments_ptr
+            + tl.cast(b, tl.int64) * in_k_segments_stride_batch
+            + tl.cast(k_offset, tl.int64) * in_k_segments_stride_key
+        )
+        # [64]
+        in_k_segments_k = load_vector(in_k_segments_base, k_pos, in_k_segments_stride_key, k_len)
+        # [64, BLOCK_DV]
+        dv = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
+        mbarrier.wait(kv_ready, 0)
+        k_tile = matrix(k_buffer, 0)
+        at = 0  # tiles of queries so far
+        first, full_first, full_last, last = load_range(query_ranges_ptr, b, k_parts, k_start, BLOCK_N, BLOCK_M)
+        for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
+            terms = (
+                q_len, scale_log2, k_pos, q_begin, in_q_segments_base, in_k_segments_k, in_q_segments_stride_query
+            )  # fmt: skip
+            # a short tile at the end takes a mask
+            full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
+            for i in tl.range(first, last):
+                q_start = i * BLOCK_M
+                mixed = (i < full_first) | (i >= full_last)
+                at, dv = weigh(
+                    at, dv, k_tile, q_start, queries, exchange, terms, BLOCK_M, STAGES, SCORES, OUT, mixed=mixed
+                )  # fmt: skip
+
+        # through the memory of the last tile of dout, once the other group is done with it
+        final = tl.maximum(at - 1, 0)
+        if at > 0:
+            mbarrier.wait(free.index(final % STAGES), final // STAGES & 1)
+        dv_tile = matrix(dout_buffer, final % STAGES)
+        dv_tile.store(dv.to(v_buffer.dtype))
+        first_row = (b.to(tl.int64) * k_total + k_offset) * Hkv + kv_h
+        store_rows(dv_ptr + first_row * DV, Hkv * DV, dv_tile.load(WIDE), k_start, k_len, DV)
+
+
+@gluon.jit
+def make_dk(
+    for_dk, keys, queries, exchange, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+    GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr
+):  # fmt: skip
+    """Store dK of a program's keys."""
+    dk_ptr, q_total, k_total, Hq, scale, query_ranges_ptr, k_parts, group, groups, tiles = for_dk
+    k_buffer, v_buffer, kv_ready = keys
+    SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
+    OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16])
+    WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_D, BLOCK_D // 8], [4, 1], [1, 0])
+    place = tl.program_id(0)
+    tile = place // group % tiles + place // (group * tiles * groups) * tiles
+    head = place % group + place // (group * tiles) % groups * group
+    Hkv = Hq // GROUP
+    b, kv_h = head // Hkv, head % Hkv
+    k_start = tile * BLOCK_N
+    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    if k_start < k_len:
+        # [64, BLOCK_D]
+        dk = gl.full([64, BLOCK_D], 0.0, gl.float32, OUT)
+        mbarrier.wait(kv_ready, 0)
+        v_tile = matrix(v_buffer, 0)
+        at = 0  # tiles of queries so far
+        first, full_first, full_last, last = load_range(query_ranges_ptr, b, k_parts, k_start, BLOCK_N, BLOCK_M)
+        for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
+            # a short tile at the end takes a mask
+            full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
+            for i in tl.range(first, last):
+                at, dk = derive(
+                    at, dk, v_tile, queries, exchange, STAGES, SCORES, OUT
+                )  # fmt: skip
+
+        # through the memory of the values, which are no longer wanted: so that threads store 16 bytes at a time
+        v_tile.store((dk * scale).to(v_buffer.dtype))
+        first_row = (b.to(tl.int64) * k_total + k_offset) * Hkv + kv_h
+        store_rows(dk_ptr + first_row * D, Hkv * D, v_tile.load(WIDE), k_start, k_len, D)
+
+
+@gluon.jit
+def make_dq(
+    for_dq, keys, exchange, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr,
+    BLOCK_D: tl.constexpr
+):  # fmt: skip
+    """Add a program's share of dQ to memory."""
+    dq_sum_ptr, q_total, k_total, Hq, query_ranges_ptr, k_parts, group, groups, tiles = for_dq
+    k_buffer, v_buffer, kv_ready = keys
+    place = tl.program_id(0)
+    tile = place // group % tiles + place // (group * tiles * groups) * tiles
+    head = place % group + place // (group * tiles) % groups * group
+    Hkv = Hq // GROUP
+    b, kv_h = head // Hkv, head % Hkv
+    k_start = tile * BLOCK_N
+    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    if k_start < k_len:
+        mbarrier.wait(kv_ready, 0)
+        k_tile = matrix(k_buffer, 0)
+        at = 0  # tiles of queries so far
+        first, full_first, full_last, last = load_range(query_ranges_ptr, b, k_parts, k_start, BLOCK_N, BLOCK_M)
+        for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
+            sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * (BLOCK_D // 64)).to(
+                tl.int32
+            )
+            # a short tile at the end takes a mask
+            full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
+            for i in tl.range(first, last):
+                q_start = i * BLOCK_M
+                at = spread(
+                    at, sum_tile + q_start // 64 * (BLOCK_D // 64), k_tile, exchange, dq_sum_ptr, BLOCK_M, BLOCK_D
+                )  # fmt: skip
+
+
+@gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "k_parts", "group", "groups", "tiles"])
+def backward(
+    q_desc, k_desc, v_desc, dout_desc, dq_sum_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, scale, in_q_segments_ptr,
+    in_k_segments_ptr, query_ranges_ptr, q_total, k_total, Hq, in_q_segments_stride_batch,
+    in_q_segments_stride_query, in_k_segments_stride_batch, in_k_segments_stride_key, k_parts, group, groups,
+    tiles, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, STAGES: tl.constexpr
+):  # fmt: skip
+    """Store dK and dV of one tile of keys of one head, summed over the query heads that read it, and add to dQ."""
+    WORKERS: gl.constexpr = BLOCK_N // 64
+    k_buffer = gl.allocate_shared_memory(k_desc.dtype, [WORKERS, 1, 1, 64, BLOCK_D], k_desc.layout)
+    v_buffer = gl.allocate_shared_memory(v_desc.dtype, [WORKERS, 1, 1, 64, BLOCK_DV], v_desc.layout)
+    q_buffer = gl.allocate_shared_memory(q_desc.dtype, [STAGES, 1, 1, BLOCK_M, BLOCK_D], q_desc.layout)
+    dout_buffer = gl.allocate_shared_memory(dout_desc.dtype, [STAGES, 1, 1, BLOCK_M, BLOCK_DV], dout_desc.layout)
+    PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    lse_buffer = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], PLAIN)
+    delta_buffer = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], PLAIN)
+    weights = gl.allocate_shared_memory(gl.float32, [16, 256], gl.SwizzledSharedLayout(4, 1, 1, [1, 0]))
+    TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_M], q_desc.dtype)
+    factors = gl.allocate_shared_memory(q_desc.dtype, [2, 64, BLOCK_M], TILE)
+    keys = (k_buffer, v_buffer, barriers(1, 1).index(0))
+    queries = (
+        q_buffer, barriers(STAGES, 1), dout_buffer, lse_buffer, delta_buffer, barriers(STAGES, 2), barriers(STAGES, 2)
+    )  # fmt: skip
+    exchange = (
+        weights, barriers(1, 1).index(0), barriers(1, 1).index(0), factors, barriers(2, 1), barriers(2, 1)
+    )  # fmt: skip
+    fence_async_shared()
+    for_dv = (
+        dv_ptr, q_total, k_total, Hq, scale, in_q_segments_ptr, in_q_segments_stride_batch,
+        in_q_segments_stride_query, in_k_segments_ptr, in_k_segments_stride_batch, in_k_segments_stride_key,
+        query_ranges_ptr, k_parts, group, groups, tiles
+    )  # fmt: skip
+    for_dk = (dk_ptr, q_total, k_total, Hq, scale, query_ranges_ptr, k_parts, group, groups, tiles)
+    for_dq = (dq_sum_ptr, q_total, k_total, Hq, query_ranges_ptr, k_parts, group, groups, tiles)
+    lengths = (
+        lse_ptr, delta_ptr, q_total, k_total, Hq, query_ranges_ptr, k_parts, group, groups, tiles
+    )  # fmt: skip
+    # threads of the first group get the registers that the others leave
+    gl.warp_specialize(
+        [
+            (make_dv, (
+                for_dv, keys, queries, exchange, BLOCK_M, BLOCK_N, STAGES, GROUP, DV, BLOCK_DV
+            )),
+            (make_dk, (
+                for_dk, keys, queries, exchange, BLOCK_M, BLOCK_N, STAGES, GROUP, D, BLOCK_D
+            )),
+            (make_dq, (
+                for_dq, keys, exchange, BLOCK_M, BLOCK_N, GROUP, BLOCK_D
+            )),
+            (load_tiles, (
+                lengths, keys, queries, q_desc, k_desc, v_desc, dout_desc, BLOCK_M, BLOCK_N, STAGES, GROUP,
+                WORKERS
+            )),
+        ],
+        [4, 4, 1], [208, 72, 24],
+    )  # fmt: skip

@@ -1,0 +1,87 @@
+"""The backward pass for Hopper GPUs of heads wider than 128: each of dK, dV and dQ is the work of a group of warps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..parameters import Kernel, Parameter, Step
+from ..statements import Block, Call, Statement, names, reads
+from .hopper_backward import Backward, Role
+
+
+@dataclass(frozen=True)
+class Wide(Backward):
+    """Its kernel that multiplies: a program has 64 keys; what runs before and after it is that of other heads."""
+
+    @property
+    def _sums(self) -> Parameter:
+        return Parameter("dq_sum_ptr", "*fp32", "dq_sum", written=True)
+
+    @property
+    def _ahead(self) -> str:
+        return ""
+
+    @cached_property
+    def step(self) -> Step:
+        """The function that handles one tile of queries for dV."""
+        results = ("at", "dv")
+        start = ("q_start",) if "q_start" in reads((*self._rows, *self._scored, *self._masked)) else ()
+        own = (*results, "k_tile", *start, "queries", "exchange")
+        return Step("weigh", results, own, self._given((), own), ("BLOCK_M", "STAGES", "SCORES", "OUT"), False)
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel."""
+        roles = self._roles
+        blocks: dict[str, tuple[Block, ...]] = {**self._scoring, "packed": self._packed(*roles.values(), self.loader)}
+        for name, role in roles.items():
+            blocks |= role.blocks(name)
+        texts = {f"{name}_takes": ", ".join(role.taken) for name, role in (*roles.items(), ("load", self.loader))}
+        texts |= {"ones": self._ones}
+        return Kernel("backward", self.parts, "hopper/wide.jinja", self._grid, self.step, blocks, texts)
+
+    @property
+    def _roles(self) -> dict[str, Role]:
+        """The groups of warps that multiply, by what they make."""
+        p, a, terms = self.shared, self.shared.analysis, self.terms
+        stored = {a.kv_heads, "k_len", "Hq", *names(p.storage.rows("k"))}
+        share = ("tile", "tl.num_programs(0) // (group * groups)", "WIDE")
+        buffers = ("keys", "queries", "exchange")
+
+        def cleared(name: str, width: str) -> tuple[Block, ...]:
+            return self._cleared([(name, width)], share)
+
+        weights = (*map(self._laid_out, terms.loads("head")), *self.step.packed, *self._loops(self.step.call).blocks)
+        derived = ("at", "dk", "v_tile", "queries", "exchange", "STAGES", "SCORES", "OUT")
+        tile = "sum_tile + q_start // 64 * (BLOCK_D // 64)"
+        spread = self._walk("at", "spread", ("at", tile, "k_tile", "exchange", "dq_sum_ptr", "BLOCK_M", "BLOCK_D"))
+        return {
+            "dv": self._role("for_dv", weights, stored | {"dv_ptr"}, buffers, ("DV", "BLOCK_DV"), cleared("dv", "DV")),
+            "dk": self._role(
+                "for_dk",
+                self._walk("at, dk", "derive", derived),
+                stored | {"dk_ptr", "scale"},
+                buffers,
+                ("D", "BLOCK_D"),
+                cleared("dk", "D"),
+            ),
+            "dq": self._role(
+                "for_dq",
+                (Statement("sum_tile", self._sum_tile), *spread),
+                {"dq_sum_ptr"},
+                ("keys", "exchange"),
+                ("BLOCK_D",),
+                fixed=("BLOCK_M", "BLOCK_N"),
+            ),
+        }
+
+    def _walk(self, results: str, function: str, taken: tuple[str, ...]) -> tuple[Block, ...]:
+        """A walk over the same tiles in the same order, with a call for each that masks nothing."""
+        return self._loops(lambda mixed, tail: Call(results, function, taken)).blocks
+
+    @property
+    def told(self) -> Kernel:
+        """The kernel with what the host tells it."""
+        _, kernel, *_ = self.launched
+        return kernel

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a420584bb92cb7a5
-#   text hash     046c558135598d3f
+#   content hash  be9b805da3afe4a7
+#   text hash     c9ef83f6e742c10f
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

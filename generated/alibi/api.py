@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a420584bb92cb7a5
-#   text hash     4d47d13437e647ef
+#   content hash  be9b805da3afe4a7
+#   text hash     5add96d5025610b3
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a420584bb92cb7a5
-#   text hash     8f6d294638fd71d6
+#   content hash  be9b805da3afe4a7
+#   text hash     bb456c11d4d131ef
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a420584bb92cb7a5
-#   text hash     6ef80f79e69fe756
+#   content hash  be9b805da3afe4a7
+#   text hash     29de2ef1d06ad780
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

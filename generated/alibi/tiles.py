@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a420584bb92cb7a5
-#   text hash     4c2607d797572a78
+#   content hash  be9b805da3afe4a7
+#   text hash     face82319c64262c
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b42ca863b02fda1e
-#   text hash     df0b21ade8e094ca
+#   content hash  c20f80253ab71101
+#   text hash     68bd0b18aaed02bc
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

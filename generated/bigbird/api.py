@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b42ca863b02fda1e
-#   text hash     076632be16f7d4af
+#   content hash  c20f80253ab71101
+#   text hash     a9aba4168e026c09
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

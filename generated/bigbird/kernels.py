@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b42ca863b02fda1e
-#   text hash     a1fa5852565dde5c
+#   content hash  c20f80253ab71101
+#   text hash     4b208ae198f67fa8
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

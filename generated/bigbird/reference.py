@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b42ca863b02fda1e
-#   text hash     e7d6a23387e16ac3
+#   content hash  c20f80253ab71101
+#   text hash     b0d81b5393dfa822
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b42ca863b02fda1e
-#   text hash     ad695a868c466fa5
+#   content hash  c20f80253ab71101
+#   text hash     6da7c8d317509076
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

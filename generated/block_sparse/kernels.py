@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  76dd1a1a56fd915b
-#   text hash     492ca58e55b42fc9
+#   content hash  8dfdaec435736f5a
+#   text hash     6941fc83c977d994
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

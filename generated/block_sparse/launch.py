@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  76dd1a1a56fd915b
-#   text hash     83119bdcd3166f57
+#   content hash  8dfdaec435736f5a
+#   text hash     39225ee23ddbbe91
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

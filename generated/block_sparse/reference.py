@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  76dd1a1a56fd915b
-#   text hash     be9cddbf430c660b
+#   content hash  8dfdaec435736f5a
+#   text hash     3b84c89031f5d52c
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

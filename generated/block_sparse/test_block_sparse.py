@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  76dd1a1a56fd915b
-#   text hash     1c3b6f6687600bae
+#   content hash  8dfdaec435736f5a
+#   text hash     651a4c9310783b3b
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

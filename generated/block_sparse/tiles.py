@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  76dd1a1a56fd915b
-#   text hash     67ac55eead018084
+#   content hash  8dfdaec435736f5a
+#   text hash     b0b1f760a9c5394e
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fef6da2249873c7d
-#   text hash     bdfdddf011ff8bd9
+#   content hash  eda3a1fda2c5fe55
+#   text hash     cc862ddb9b968c0d
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fef6da2249873c7d
-#   text hash     dd668a92f37750f0
+#   content hash  eda3a1fda2c5fe55
+#   text hash     081cc50e8be8f730
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fef6da2249873c7d
-#   text hash     3b18076665b2fba0
+#   content hash  eda3a1fda2c5fe55
+#   text hash     09f932174a8af19b
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fef6da2249873c7d
-#   text hash     960814bbb56738ac
+#   content hash  eda3a1fda2c5fe55
+#   text hash     a24112c89c6cd815
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

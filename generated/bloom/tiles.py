@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fef6da2249873c7d
-#   text hash     8ff7ce347a95eee7
+#   content hash  eda3a1fda2c5fe55
+#   text hash     f1d0ec956d9d1b82
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

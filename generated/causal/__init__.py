@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  eb3949a5d29393b1
-#   text hash     541cf54b706909ad
+#   content hash  f3a5205489215f37
+#   text hash     f8fc412f2f6f733a
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

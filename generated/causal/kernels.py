@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  eb3949a5d29393b1
-#   text hash     0c2d7bcff8852fb7
+#   content hash  f3a5205489215f37
+#   text hash     b7e86b0e7ccf7d4e
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  eb3949a5d29393b1
-#   text hash     189814182a0b4fee
+#   content hash  f3a5205489215f37
+#   text hash     f90db919a3777910
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  eb3949a5d29393b1
-#   text hash     02db2930eb78c240
+#   content hash  f3a5205489215f37
+#   text hash     3ee7cb75ed7ab1bc
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

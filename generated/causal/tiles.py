@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  eb3949a5d29393b1
-#   text hash     1ad00085ad5d0824
+#   content hash  f3a5205489215f37
+#   text hash     533eebc28ab542b6
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

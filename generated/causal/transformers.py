@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  eb3949a5d29393b1
-#   text hash     b1d5217d57237f4d
+#   content hash  f3a5205489215f37
+#   text hash     542d702e5db26102
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1639dde4b58a3e36
-#   text hash     c1747b8de1af92c9
+#   content hash  9c645ddb69779260
+#   text hash     bc9ac5cfba13ac97
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1639dde4b58a3e36
-#   text hash     2d1a11ac38fb9750
+#   content hash  9c645ddb69779260
+#   text hash     60929c2671cdf74b
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1639dde4b58a3e36
-#   text hash     90fb7451936d266c
+#   content hash  9c645ddb69779260
+#   text hash     591efc8082b00311
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1639dde4b58a3e36
-#   text hash     6fdcdfa50c74f55d
+#   content hash  9c645ddb69779260
+#   text hash     ec75ed4e3b3c73f1
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1639dde4b58a3e36
-#   text hash     af75f4f0605f793c
+#   content hash  9c645ddb69779260
+#   text hash     fb008d8324f67d69
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e76e98c3836caf34
-#   text hash     f5e0aa6869944775
+#   content hash  4f5eb1c729d3e2df
+#   text hash     1054e6d59cac9530
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e76e98c3836caf34
-#   text hash     5aab4d9eec4ce791
+#   content hash  4f5eb1c729d3e2df
+#   text hash     dac31d588f9008c4
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e76e98c3836caf34
-#   text hash     ceb939131652865b
+#   content hash  4f5eb1c729d3e2df
+#   text hash     14e94e1b7d1bc56f
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e76e98c3836caf34
-#   text hash     60415fefd8534b02
+#   content hash  4f5eb1c729d3e2df
+#   text hash     dbddfcfc6aaaa830
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

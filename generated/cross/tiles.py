@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e76e98c3836caf34
-#   text hash     e1a2f54e8f5f9925
+#   content hash  4f5eb1c729d3e2df
+#   text hash     4562dabcd19f6abf
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e76e98c3836caf34
-#   text hash     b017640e753fa303
+#   content hash  4f5eb1c729d3e2df
+#   text hash     898dafdff2666a0d
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

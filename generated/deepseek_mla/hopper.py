@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fe6fb66ed56343f8
-#   text hash     5bbf7d0b74344f4f
+#   content hash  203cf39047459e62
+#   text hash     83817a296e7be12f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

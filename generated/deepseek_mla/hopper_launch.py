@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fe6fb66ed56343f8
-#   text hash     2991c98fd086b69a
+#   content hash  203cf39047459e62
+#   text hash     14660842887f78cc
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py gets."""
 

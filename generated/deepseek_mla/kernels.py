@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fe6fb66ed56343f8
-#   text hash     4041f7c432357515
+#   content hash  203cf39047459e62
+#   text hash     7ae13d3a7675ec96
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fe6fb66ed56343f8
-#   text hash     47838692e7f26925
+#   content hash  203cf39047459e62
+#   text hash     135031ef26592385
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fe6fb66ed56343f8
-#   text hash     eba0810efd1f6e31
+#   content hash  203cf39047459e62
+#   text hash     91a80a78c9601f82
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

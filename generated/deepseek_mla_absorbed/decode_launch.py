@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  9159603e43a3f592
-#   text hash     d524b073f2fc5020
+#   content hash  55aa23d7d9b30888
+#   text hash     50cc1bbf0122df2c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

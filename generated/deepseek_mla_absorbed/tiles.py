@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  9159603e43a3f592
-#   text hash     7e5c7b19a4408dfc
+#   content hash  55aa23d7d9b30888
+#   text hash     59738d5247ae6a0e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

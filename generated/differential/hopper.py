@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  272fdda6375843c1
-#   text hash     432d709cd98f16c2
+#   content hash  2c8dd5a290eea4de
+#   text hash     8ece948bd219bbdb
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

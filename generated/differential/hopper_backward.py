@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  272fdda6375843c1
-#   text hash     f23fab468dfd401c
+#   content hash  2c8dd5a290eea4de
+#   text hash     389decc43d893db3
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

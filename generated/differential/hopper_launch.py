@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  272fdda6375843c1
-#   text hash     443c36ade622decd
+#   content hash  2c8dd5a290eea4de
+#   text hash     744d1f69a7ef90bb
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py gets."""
 

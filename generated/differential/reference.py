@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  272fdda6375843c1
-#   text hash     56d9b9ab88cf1bfb
+#   content hash  2c8dd5a290eea4de
+#   text hash     23d1bc8d386ebc09
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

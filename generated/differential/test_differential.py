@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  272fdda6375843c1
-#   text hash     bd4024822ed48356
+#   content hash  2c8dd5a290eea4de
+#   text hash     097ceb351bbe5a01
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

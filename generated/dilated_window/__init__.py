@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3c7847dfefd764bf
-#   text hash     aa0958447bda4fa7
+#   content hash  fea6d532efd9d8de
+#   text hash     e19de4cdbe3245f5
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

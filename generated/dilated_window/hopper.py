@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3c7847dfefd764bf
-#   text hash     9800d2f1fb9005a3
+#   content hash  fea6d532efd9d8de
+#   text hash     5d01851517bf48ee
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

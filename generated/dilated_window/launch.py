@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3c7847dfefd764bf
-#   text hash     443517e72d8cba7a
+#   content hash  fea6d532efd9d8de
+#   text hash     9d61b72879c9fba9
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

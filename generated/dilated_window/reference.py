@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3c7847dfefd764bf
-#   text hash     8609d71da95b854a
+#   content hash  fea6d532efd9d8de
+#   text hash     d302097c152ef954
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

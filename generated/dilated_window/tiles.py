@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3c7847dfefd764bf
-#   text hash     3b802f72ea523ead
+#   content hash  fea6d532efd9d8de
+#   text hash     922fcd11a463c748
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

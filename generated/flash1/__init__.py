@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d09cfd94b1aa573a
-#   text hash     0ca5df20a0a6ec5d
+#   content hash  ed42e8a4d4e20af4
+#   text hash     eaa29da99cf98833
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

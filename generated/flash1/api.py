@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d09cfd94b1aa573a
-#   text hash     ba6de3ad62e6643a
+#   content hash  ed42e8a4d4e20af4
+#   text hash     df1dffdc31bb0645
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

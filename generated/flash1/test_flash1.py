@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d09cfd94b1aa573a
-#   text hash     10bc8bda39752252
+#   content hash  ed42e8a4d4e20af4
+#   text hash     e6ff1c6d5e739bd5
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d09cfd94b1aa573a
-#   text hash     3dc18f270de3264d
+#   content hash  ed42e8a4d4e20af4
+#   text hash     232647be384c91e3
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3ddaf93df83856e3
-#   text hash     f254e8a483dd4a5f
+#   content hash  928e41a79f842a04
+#   text hash     ce3565f991c5c274
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

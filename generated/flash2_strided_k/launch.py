@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3ddaf93df83856e3
-#   text hash     ce76817b1d3a24a3
+#   content hash  928e41a79f842a04
+#   text hash     4d1b2433fdaa5c36
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

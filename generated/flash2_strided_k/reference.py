@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3ddaf93df83856e3
-#   text hash     34610d61d9b30c68
+#   content hash  928e41a79f842a04
+#   text hash     dd14b7eefc457662
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3ddaf93df83856e3
-#   text hash     a8b6ecfaf7f9cfcf
+#   content hash  928e41a79f842a04
+#   text hash     af0541532982474a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3ddaf93df83856e3
-#   text hash     61523dbff11f71e6
+#   content hash  928e41a79f842a04
+#   text hash     d3ca0caf2761f769
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9b5550a68fceb3db
-#   text hash     b47f6576d97fed3f
+#   content hash  0ac4dab0d93578a0
+#   text hash     759f102a30ddd344
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

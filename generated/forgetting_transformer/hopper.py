@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9b5550a68fceb3db
-#   text hash     ca001af44238e5ee
+#   content hash  0ac4dab0d93578a0
+#   text hash     7bf0663fe7c4e102
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9b5550a68fceb3db
-#   text hash     84cd20b5c8f0326a
+#   content hash  0ac4dab0d93578a0
+#   text hash     1d93bf435dbd6c5f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

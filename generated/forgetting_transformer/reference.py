@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9b5550a68fceb3db
-#   text hash     e3890a07eb144575
+#   content hash  0ac4dab0d93578a0
+#   text hash     2a1d0868854c53ba
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9b5550a68fceb3db
-#   text hash     c9baea6947046653
+#   content hash  0ac4dab0d93578a0
+#   text hash     69acae77d480b53f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

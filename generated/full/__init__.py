@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5eb18ebb553055ba
-#   text hash     b74a27d39e6facf8
+#   content hash  d533bed5e92d2b83
+#   text hash     03e5374ed438cb65
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

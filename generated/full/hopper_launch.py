@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5eb18ebb553055ba
-#   text hash     6e3fd65d99c40624
+#   content hash  d533bed5e92d2b83
+#   text hash     d25d029c72b11afb
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5eb18ebb553055ba
-#   text hash     cc0b787725d51351
+#   content hash  d533bed5e92d2b83
+#   text hash     37aa19805ec166f0
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5eb18ebb553055ba
-#   text hash     c22644f9121e785a
+#   content hash  d533bed5e92d2b83
+#   text hash     ddd2bf8251c3223e
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

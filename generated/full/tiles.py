@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5eb18ebb553055ba
-#   text hash     a90d5f33081510b1
+#   content hash  d533bed5e92d2b83
+#   text hash     1c8a542cfa301a49
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c57ddd9747e15005
-#   text hash     c42b2497c6abc506
+#   content hash  9aa7b24bc58a69d8
+#   text hash     d7561504c45a5ea0
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c57ddd9747e15005
-#   text hash     d4049b4d304672b2
+#   content hash  9aa7b24bc58a69d8
+#   text hash     56016e990d8be50e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

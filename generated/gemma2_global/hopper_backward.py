@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c57ddd9747e15005
-#   text hash     965ca6afe20f1bbe
+#   content hash  9aa7b24bc58a69d8
+#   text hash     c3d0f450019cffde
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

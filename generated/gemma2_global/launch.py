@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c57ddd9747e15005
-#   text hash     9a5bc24994cc3653
+#   content hash  9aa7b24bc58a69d8
+#   text hash     9ce51f54c4841ade
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c57ddd9747e15005
-#   text hash     598c7a497e458505
+#   content hash  9aa7b24bc58a69d8
+#   text hash     58208b5f74f76118
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

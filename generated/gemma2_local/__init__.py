@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7eaafcb0668af260
-#   text hash     58dd00daa4c235aa
+#   content hash  46ef7f526220594d
+#   text hash     5390af7aa0da0c94
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7eaafcb0668af260
-#   text hash     dc1cbf50335cbf3c
+#   content hash  46ef7f526220594d
+#   text hash     d0d81de9ca303528
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7eaafcb0668af260
-#   text hash     ffacdb2b0fbbf319
+#   content hash  46ef7f526220594d
+#   text hash     6bc3e681efe844cc
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7eaafcb0668af260
-#   text hash     50c7b739cd92706e
+#   content hash  46ef7f526220594d
+#   text hash     5c0fd051c489cbdc
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7eaafcb0668af260
-#   text hash     0d7a3ed5f808cab6
+#   content hash  46ef7f526220594d
+#   text hash     35bfbef22d74fa6e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

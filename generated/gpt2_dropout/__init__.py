@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  4bc9621c60873081
-#   text hash     39e0bc0ae3eff351
+#   content hash  2cc33cddd16e6013
+#   text hash     c66ec88ac3ef9f11
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  4bc9621c60873081
-#   text hash     7f8d52c51ad91c8f
+#   content hash  2cc33cddd16e6013
+#   text hash     16ae4c9d1c26a443
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

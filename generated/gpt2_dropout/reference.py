@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  4bc9621c60873081
-#   text hash     7d0df4630c52c77b
+#   content hash  2cc33cddd16e6013
+#   text hash     a84b500d1e73ca26
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  4bc9621c60873081
-#   text hash     606d67dc8116f9c4
+#   content hash  2cc33cddd16e6013
+#   text hash     66f5ce207d3fee18
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

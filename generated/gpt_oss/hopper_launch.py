@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  59e2f916076864fc
-#   text hash     de1fdc42d6092e13
+#   content hash  247caa519ed17477
+#   text hash     94521314fafe2d52
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  59e2f916076864fc
-#   text hash     904f44e0ba200f8b
+#   content hash  247caa519ed17477
+#   text hash     fc33da495324bb6f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  59e2f916076864fc
-#   text hash     0d8888061e33e86a
+#   content hash  247caa519ed17477
+#   text hash     6398473dbebd41aa
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

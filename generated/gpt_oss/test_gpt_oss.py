@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  59e2f916076864fc
-#   text hash     9c210143b21be0be
+#   content hash  247caa519ed17477
+#   text hash     2b41d2e6da4c9575
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

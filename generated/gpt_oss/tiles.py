@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  59e2f916076864fc
-#   text hash     a4d0bd923ee42dc6
+#   content hash  247caa519ed17477
+#   text hash     8d3ac36a4dfb330f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

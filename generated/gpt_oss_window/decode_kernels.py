@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c7cc548357f5a458
-#   text hash     a9e4b21f12e03f99
+#   content hash  07e87e6a701f6aa7
+#   text hash     2ad39cb2e44dd680
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c7cc548357f5a458
-#   text hash     67d54e6bff294898
+#   content hash  07e87e6a701f6aa7
+#   text hash     eb05b905380d4a8b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

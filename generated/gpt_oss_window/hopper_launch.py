@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c7cc548357f5a458
-#   text hash     ad2da5612bf99c91
+#   content hash  07e87e6a701f6aa7
+#   text hash     29957395a53b7333
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c7cc548357f5a458
-#   text hash     a9ec9284a930c340
+#   content hash  07e87e6a701f6aa7
+#   text hash     d3ef4aadd5cf03d8
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

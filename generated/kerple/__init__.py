@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d81f70d80e70bcdf
-#   text hash     d03f319f6bf84c42
+#   content hash  97bb0c0deb9c29e2
+#   text hash     a9df0d70c14a00d3
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

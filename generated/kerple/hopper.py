@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d81f70d80e70bcdf
-#   text hash     89533e634113b2f6
+#   content hash  97bb0c0deb9c29e2
+#   text hash     19da6e0966e82fa0
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d81f70d80e70bcdf
-#   text hash     82a76a19669cc8d9
+#   content hash  97bb0c0deb9c29e2
+#   text hash     b2fa9dab395143b9
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

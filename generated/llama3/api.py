@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2bda9fd5e41993c0
-#   text hash     5d0ebd6ef7f330b4
+#   content hash  61fdabfd1e1c4360
+#   text hash     47d4b064485cd174
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2bda9fd5e41993c0
-#   text hash     9c892ec3acbbd9bb
+#   content hash  61fdabfd1e1c4360
+#   text hash     66d626b77992865d
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

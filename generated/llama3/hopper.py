@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2bda9fd5e41993c0
-#   text hash     a95f3a8162cbb47f
+#   content hash  61fdabfd1e1c4360
+#   text hash     66fd4e6f4a111b14
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2bda9fd5e41993c0
-#   text hash     b3dd8707ad50dda0
+#   content hash  61fdabfd1e1c4360
+#   text hash     670b18df741a2142
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

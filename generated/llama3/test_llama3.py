@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2bda9fd5e41993c0
-#   text hash     28c4f82fae457a1d
+#   content hash  61fdabfd1e1c4360
+#   text hash     ecc2343b133e7066
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

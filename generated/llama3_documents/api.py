@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f4395323aa3bb3a4
-#   text hash     29da48e72f970ade
+#   content hash  081a601dda9d6e57
+#   text hash     2b588abe11808b51
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f4395323aa3bb3a4
-#   text hash     6193f57f6baafc1b
+#   content hash  081a601dda9d6e57
+#   text hash     566f0b65bfdb3631
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

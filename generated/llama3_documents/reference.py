@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f4395323aa3bb3a4
-#   text hash     7950bffc3d72374c
+#   content hash  081a601dda9d6e57
+#   text hash     9d0df21f43fb0cc0
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

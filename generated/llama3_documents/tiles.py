@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f4395323aa3bb3a4
-#   text hash     03f278fb2d069f49
+#   content hash  081a601dda9d6e57
+#   text hash     86013aa1c1903983
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  89be8430c45ef019
-#   text hash     d68b5c3c2fc97240
+#   content hash  47f986abc11b2b5f
+#   text hash     f2fac8ebed4a6088
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  89be8430c45ef019
-#   text hash     89a2de14122e7942
+#   content hash  47f986abc11b2b5f
+#   text hash     6ebb1a0b143308cc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py gets."""
 

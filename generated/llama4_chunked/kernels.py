@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  89be8430c45ef019
-#   text hash     8097e6fd67cbb152
+#   content hash  47f986abc11b2b5f
+#   text hash     fce9d4cfa057d332
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  89be8430c45ef019
-#   text hash     05c8bdda0ff4702d
+#   content hash  47f986abc11b2b5f
+#   text hash     b9483df76534b6f1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

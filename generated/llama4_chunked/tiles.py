@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  89be8430c45ef019
-#   text hash     a521206642036369
+#   content hash  47f986abc11b2b5f
+#   text hash     138d68482531a007
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2608dc68e6c1af9b
-#   text hash     0f14c3cfe86c1000
+#   content hash  235d536f839bfe60
+#   text hash     1c1de28b56fb6bed
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2608dc68e6c1af9b
-#   text hash     915a7338c72b1963
+#   content hash  235d536f839bfe60
+#   text hash     e32bb7b9c954c402
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2608dc68e6c1af9b
-#   text hash     59468b65605cab81
+#   content hash  235d536f839bfe60
+#   text hash     45822057e2db6492
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

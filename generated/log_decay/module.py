@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2608dc68e6c1af9b
-#   text hash     59a9c17762040171
+#   content hash  235d536f839bfe60
+#   text hash     f225f2876d854570
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2608dc68e6c1af9b
-#   text hash     ae7b6ab4a75e53d3
+#   content hash  235d536f839bfe60
+#   text hash     282721dec32eb486
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

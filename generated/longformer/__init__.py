@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  12c68afc38e21f28
-#   text hash     a1f6600bcc19e7e3
+#   content hash  b8f3caeddb73d26b
+#   text hash     4ebbd3bdc9ee6647
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

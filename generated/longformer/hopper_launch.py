@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  12c68afc38e21f28
-#   text hash     0945a6c14c30ad22
+#   content hash  b8f3caeddb73d26b
+#   text hash     087d5a7a3dc9ae3a
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  12c68afc38e21f28
-#   text hash     054f5f48b6c20ed3
+#   content hash  b8f3caeddb73d26b
+#   text hash     eb93346569b17577
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

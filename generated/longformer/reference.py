@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  12c68afc38e21f28
-#   text hash     0bd7abb948f9526c
+#   content hash  b8f3caeddb73d26b
+#   text hash     7e2027f61c5237de
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

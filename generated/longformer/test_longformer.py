@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  12c68afc38e21f28
-#   text hash     9785f33a0d5073ca
+#   content hash  b8f3caeddb73d26b
+#   text hash     f06a636cd0a237a6
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7c7c2b2ff8aec7ac
-#   text hash     4ddd13d54d9bbefd
+#   content hash  8999438cc63c38ff
+#   text hash     51359d51295bc8f1
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7c7c2b2ff8aec7ac
-#   text hash     a6b80fe6d2b28601
+#   content hash  8999438cc63c38ff
+#   text hash     1cd0106d2a537020
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

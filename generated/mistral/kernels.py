@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7c7c2b2ff8aec7ac
-#   text hash     90a4f3dadbebd665
+#   content hash  8999438cc63c38ff
+#   text hash     c120232da83ffe9c
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

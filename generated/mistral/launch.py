@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7c7c2b2ff8aec7ac
-#   text hash     c5fdc5c896f9ca65
+#   content hash  8999438cc63c38ff
+#   text hash     be7960f03432f42a
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7c7c2b2ff8aec7ac
-#   text hash     4e642600d8206fc8
+#   content hash  8999438cc63c38ff
+#   text hash     a5ad1dc124d764ad
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  64513d9859342207
-#   text hash     b5f75180842132c6
+#   content hash  fc042cff8c68fe04
+#   text hash     4e9df90a6b515814
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  64513d9859342207
-#   text hash     df3a1d7ad1fe4a7a
+#   content hash  fc042cff8c68fe04
+#   text hash     04d37972de55a507
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

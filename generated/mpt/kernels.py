@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  64513d9859342207
-#   text hash     e577852638b23f4f
+#   content hash  fc042cff8c68fe04
+#   text hash     80576b054f8f94df
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  64513d9859342207
-#   text hash     4ca1a87934e456db
+#   content hash  fc042cff8c68fe04
+#   text hash     c6be5d35f77ab5ae
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  64513d9859342207
-#   text hash     33f3bc0ecc6a52f6
+#   content hash  fc042cff8c68fe04
+#   text hash     c846a3ef7ee9f222
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

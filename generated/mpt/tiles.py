@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  64513d9859342207
-#   text hash     8c4741a9f3291b9b
+#   content hash  fc042cff8c68fe04
+#   text hash     a494a9ee2b46cc8d
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  38d3f1f5681149d0
-#   text hash     bc878895b2c9caf1
+#   content hash  4471fd17eaa3d832
+#   text hash     f92216f2c85a6995
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

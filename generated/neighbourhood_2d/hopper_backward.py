@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  38d3f1f5681149d0
-#   text hash     19df1b2da07e0af2
+#   content hash  4471fd17eaa3d832
+#   text hash     797c14c2b8da9e58
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

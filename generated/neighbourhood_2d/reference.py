@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  38d3f1f5681149d0
-#   text hash     23e2a5bab507d97f
+#   content hash  4471fd17eaa3d832
+#   text hash     88eee5d361947a62
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

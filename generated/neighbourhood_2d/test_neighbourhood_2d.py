@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  38d3f1f5681149d0
-#   text hash     5b5ffd8e4631c687
+#   content hash  4471fd17eaa3d832
+#   text hash     c509d15230224d7b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

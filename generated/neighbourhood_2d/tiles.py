@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  38d3f1f5681149d0
-#   text hash     53d4ab83668b0f7d
+#   content hash  4471fd17eaa3d832
+#   text hash     755e587f411f3627
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

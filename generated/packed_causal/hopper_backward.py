@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  74eae35972879646
-#   text hash     bb99e89a49d766c7
+#   content hash  4d2e29b55d965428
+#   text hash     b4d87639964eaff4
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

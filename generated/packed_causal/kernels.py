@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  74eae35972879646
-#   text hash     53795c8a32695a96
+#   content hash  4d2e29b55d965428
+#   text hash     f9bd76705d5ed974
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

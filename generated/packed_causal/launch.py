@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  74eae35972879646
-#   text hash     270efd204321d162
+#   content hash  4d2e29b55d965428
+#   text hash     50bff377f2abb198
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  74eae35972879646
-#   text hash     5e27bfac2e18a8fb
+#   content hash  4d2e29b55d965428
+#   text hash     9b6c5030ae876ab4
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

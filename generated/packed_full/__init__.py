@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0ba1df8722c7af4d
-#   text hash     2511c6823f2728aa
+#   content hash  57b7e0a42e236c13
+#   text hash     6667e868c8608233
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

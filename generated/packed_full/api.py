@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0ba1df8722c7af4d
-#   text hash     0904d5b694637da7
+#   content hash  57b7e0a42e236c13
+#   text hash     463f6c39b675ed11
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0ba1df8722c7af4d
-#   text hash     7e4b2a29fc409392
+#   content hash  57b7e0a42e236c13
+#   text hash     7405441597649414
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

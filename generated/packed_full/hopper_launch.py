@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0ba1df8722c7af4d
-#   text hash     e2a89d5f9f318b13
+#   content hash  57b7e0a42e236c13
+#   text hash     829bce3567ad6152
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d0103b9a557102ce
-#   text hash     dabaa0a37146ce5d
+#   content hash  3127310a4a180471
+#   text hash     9be8c66ee62e024a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

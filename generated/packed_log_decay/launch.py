@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d0103b9a557102ce
-#   text hash     4194c259433d59a1
+#   content hash  3127310a4a180471
+#   text hash     0a2cb9eb1e534a17
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d0103b9a557102ce
-#   text hash     7019f65617e7b275
+#   content hash  3127310a4a180471
+#   text hash     cee1610beaf1ad20
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8a5819eda12d1c3e
-#   text hash     67b1e2072861d258
+#   content hash  b576cb09ed2a5f1c
+#   text hash     76cbd7efb8d3fae8
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8a5819eda12d1c3e
-#   text hash     1fa73b14d6407f72
+#   content hash  b576cb09ed2a5f1c
+#   text hash     08efe46aa1a1ee4d
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8a5819eda12d1c3e
-#   text hash     b3096fe75908a3a1
+#   content hash  b576cb09ed2a5f1c
+#   text hash     cc114dcd8c3f1077
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

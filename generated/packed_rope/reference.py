@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8a5819eda12d1c3e
-#   text hash     53a9bcb56e5f513a
+#   content hash  b576cb09ed2a5f1c
+#   text hash     e7b54e4cf54ef82e
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8a5819eda12d1c3e
-#   text hash     30663fda6ec67ea0
+#   content hash  b576cb09ed2a5f1c
+#   text hash     caf67b2f6208e4d2
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c3bbf0aa32af4e64
-#   text hash     c08d4685671afc9a
+#   content hash  024286ef7feb3bed
+#   text hash     6a91fabb1f57d925
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c3bbf0aa32af4e64
-#   text hash     b74b8a3b92f678bd
+#   content hash  024286ef7feb3bed
+#   text hash     7afbc70c216919ef
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

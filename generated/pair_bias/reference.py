@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c3bbf0aa32af4e64
-#   text hash     919dd5f7089ef7cf
+#   content hash  024286ef7feb3bed
+#   text hash     f12cfa6097afbf3c
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

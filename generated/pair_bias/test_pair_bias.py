@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c3bbf0aa32af4e64
-#   text hash     e5695a15f7a06551
+#   content hash  024286ef7feb3bed
+#   text hash     803b2ac432bda9ad
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

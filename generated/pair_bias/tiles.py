@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c3bbf0aa32af4e64
-#   text hash     bd7ed6aeccc3335b
+#   content hash  024286ef7feb3bed
+#   text hash     1d4110b4055c9889
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

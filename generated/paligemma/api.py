@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4ddd860b41f3e4d6
-#   text hash     e9d1e884888cafd9
+#   content hash  4521dcb89613eafb
+#   text hash     d1399ec25b405836
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

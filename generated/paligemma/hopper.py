@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4ddd860b41f3e4d6
-#   text hash     c636923cd33c2354
+#   content hash  4521dcb89613eafb
+#   text hash     4b4f312cb41a2537
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4ddd860b41f3e4d6
-#   text hash     b463159e50cbc639
+#   content hash  4521dcb89613eafb
+#   text hash     7d099d55f74314ee
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

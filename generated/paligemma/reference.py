@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4ddd860b41f3e4d6
-#   text hash     38e9b44105fe6554
+#   content hash  4521dcb89613eafb
+#   text hash     3f2f764de41bb1df
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

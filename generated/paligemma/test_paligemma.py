@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4ddd860b41f3e4d6
-#   text hash     a9b18200cdac4dfe
+#   content hash  4521dcb89613eafb
+#   text hash     7d21587eede39bbb
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f92048f5a89f50fd
-#   text hash     d052ddeea3160cff
+#   content hash  9f697a4f07ecb8e2
+#   text hash     accbbafbc0cc6bee
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f92048f5a89f50fd
-#   text hash     6c65054d9fe3b45a
+#   content hash  9f697a4f07ecb8e2
+#   text hash     fa5ff3885471792a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f92048f5a89f50fd
-#   text hash     a3eea1e0d3e8e5ed
+#   content hash  9f697a4f07ecb8e2
+#   text hash     3971a8042d852bcd
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f92048f5a89f50fd
-#   text hash     2e217462f5c7f64a
+#   content hash  9f697a4f07ecb8e2
+#   text hash     60c4027b95962a89
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f92048f5a89f50fd
-#   text hash     b6eeed299930e27b
+#   content hash  9f697a4f07ecb8e2
+#   text hash     104626c815994587
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1423c61693fea478
-#   text hash     2b78202bf7748ad6
+#   content hash  ca6f5e24f511ac79
+#   text hash     bba93a16acc864d7
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

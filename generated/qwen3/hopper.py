@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1423c61693fea478
-#   text hash     f677e66cda3afe9a
+#   content hash  ca6f5e24f511ac79
+#   text hash     4f1215490cb09079
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

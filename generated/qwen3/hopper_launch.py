@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1423c61693fea478
-#   text hash     e200675ac4b0530c
+#   content hash  ca6f5e24f511ac79
+#   text hash     8e09e21725373836
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py gets."""
 

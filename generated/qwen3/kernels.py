@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1423c61693fea478
-#   text hash     a6b7d1bad9eec532
+#   content hash  ca6f5e24f511ac79
+#   text hash     62f0eda01153a5eb
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

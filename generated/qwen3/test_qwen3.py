@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1423c61693fea478
-#   text hash     524b45edf4941e90
+#   content hash  ca6f5e24f511ac79
+#   text hash     0302f4e45e9d7a44
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

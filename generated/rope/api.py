@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  39dc57e6a8c5561a
-#   text hash     6df4da5d1e37c394
+#   content hash  bfe5d05f68b143fb
+#   text hash     16d2acaf4b13a35a
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  39dc57e6a8c5561a
-#   text hash     99684605cfde5140
+#   content hash  bfe5d05f68b143fb
+#   text hash     3bd2706f8149d570
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  39dc57e6a8c5561a
-#   text hash     695792603cba4d12
+#   content hash  bfe5d05f68b143fb
+#   text hash     e48752bdc9c10c0c
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  39dc57e6a8c5561a
-#   text hash     6e3ed1d3cd97f031
+#   content hash  bfe5d05f68b143fb
+#   text hash     cc59db53ef3ee77c
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

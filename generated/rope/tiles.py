@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  39dc57e6a8c5561a
-#   text hash     39f3d3eec8b28326
+#   content hash  bfe5d05f68b143fb
+#   text hash     285d8fd591116f6c
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

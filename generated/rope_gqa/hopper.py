@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0ed7b6890c4297f7
-#   text hash     f02daf1f3c69c22e
+#   content hash  969e0fa8a0d334c9
+#   text hash     a7d049adcc9c6933
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

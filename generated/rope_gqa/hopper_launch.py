@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0ed7b6890c4297f7
-#   text hash     e21e0b73c3a947db
+#   content hash  969e0fa8a0d334c9
+#   text hash     62e5284c5acd8fe0
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0ed7b6890c4297f7
-#   text hash     91fbb92bb4d7a7b8
+#   content hash  969e0fa8a0d334c9
+#   text hash     aaeefcc070478c98
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0ed7b6890c4297f7
-#   text hash     c0db9bda6d79cf9c
+#   content hash  969e0fa8a0d334c9
+#   text hash     e8135b1703928821
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

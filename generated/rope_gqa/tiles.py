@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0ed7b6890c4297f7
-#   text hash     1f613efd6888bc8d
+#   content hash  969e0fa8a0d334c9
+#   text hash     184fd2d07c32fa44
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ced33c47fa76c0db
-#   text hash     3354787a3f364ff6
+#   content hash  c7b34bc689e369df
+#   text hash     3d5c4a3cab28b98e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ced33c47fa76c0db
-#   text hash     06750a084df3a1f6
+#   content hash  c7b34bc689e369df
+#   text hash     ea91a402821071d3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

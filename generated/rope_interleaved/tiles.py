@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ced33c47fa76c0db
-#   text hash     41d91e41ebaba510
+#   content hash  c7b34bc689e369df
+#   text hash     fa77a08197c9982c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  230cda9c6e62f85a
-#   text hash     c36bfccd5bf9a5a2
+#   content hash  d7de5ed34938fac7
+#   text hash     79e2e620dacdd5d7
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  230cda9c6e62f85a
-#   text hash     10fc3d5d34f7b8da
+#   content hash  d7de5ed34938fac7
+#   text hash     e060d1be1a231a1e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  230cda9c6e62f85a
-#   text hash     9c4d8bebf9304cd6
+#   content hash  d7de5ed34938fac7
+#   text hash     f7658273949009ec
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  230cda9c6e62f85a
-#   text hash     55943a469065d1f7
+#   content hash  d7de5ed34938fac7
+#   text hash     3b0b21b1461ac0f9
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

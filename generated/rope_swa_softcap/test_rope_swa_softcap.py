@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  230cda9c6e62f85a
-#   text hash     78a2a32855f1d8c8
+#   content hash  d7de5ed34938fac7
+#   text hash     29691340e24f4d10
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  41cb47b9d739d04c
-#   text hash     61c953ac574b70c9
+#   content hash  0dc93e2dee503086
+#   text hash     63206d9236e6143b
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  41cb47b9d739d04c
-#   text hash     6342a88217db2e73
+#   content hash  0dc93e2dee503086
+#   text hash     fdd8fcf11aa25ede
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  41cb47b9d739d04c
-#   text hash     cd8edab0f4c616c8
+#   content hash  0dc93e2dee503086
+#   text hash     6826e3ea634d651f
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

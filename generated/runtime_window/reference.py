@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  41cb47b9d739d04c
-#   text hash     032aaa81aa8158aa
+#   content hash  0dc93e2dee503086
+#   text hash     6b1810763595688b
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

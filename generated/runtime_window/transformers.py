@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  41cb47b9d739d04c
-#   text hash     a677d19521468f16
+#   content hash  0dc93e2dee503086
+#   text hash     240389417818e658
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3b65ef757e507a53
-#   text hash     ab58cd112fff24e7
+#   content hash  d22135bf2875c53f
+#   text hash     5a0155f049a169c8
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3b65ef757e507a53
-#   text hash     5669dc9de4108930
+#   content hash  d22135bf2875c53f
+#   text hash     8ddd6979b7d60305
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

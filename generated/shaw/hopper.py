@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3b65ef757e507a53
-#   text hash     945a81b1543503da
+#   content hash  d22135bf2875c53f
+#   text hash     e02e8c811078e2f8
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

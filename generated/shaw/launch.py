@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3b65ef757e507a53
-#   text hash     31fa20e8883e4eb1
+#   content hash  d22135bf2875c53f
+#   text hash     c296e3aa28f793d3
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

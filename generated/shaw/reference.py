@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3b65ef757e507a53
-#   text hash     6eef548383250771
+#   content hash  d22135bf2875c53f
+#   text hash     13921e4ff30bfb5f
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3fb621b2df101f8c
-#   text hash     5b696a2ceb4f8701
+#   content hash  e0056b655f29738e
+#   text hash     e1037bfdbc91166e
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

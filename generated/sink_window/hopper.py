@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3fb621b2df101f8c
-#   text hash     2da7e6cc08062472
+#   content hash  e0056b655f29738e
+#   text hash     6105ed6a65ee8b8b
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

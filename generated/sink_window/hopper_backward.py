@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3fb621b2df101f8c
-#   text hash     45b4c958abd49d3a
+#   content hash  e0056b655f29738e
+#   text hash     a602d69e063e73fc
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3fb621b2df101f8c
-#   text hash     b6b40b66fb49a996
+#   content hash  e0056b655f29738e
+#   text hash     0c4871198a2a9604
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3fb621b2df101f8c
-#   text hash     2b2a81ebe8cdc325
+#   content hash  e0056b655f29738e
+#   text hash     ecee3761438425a6
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

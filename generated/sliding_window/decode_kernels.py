@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ef1aec0a8d296b78
-#   text hash     472a96d7fa3bcadf
+#   content hash  e8700b88cc78d036
+#   text hash     c7323d098daf77f0
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

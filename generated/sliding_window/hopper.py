@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ef1aec0a8d296b78
-#   text hash     ae0b9ba34dec6653
+#   content hash  e8700b88cc78d036
+#   text hash     b7121a2a527eeb83
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

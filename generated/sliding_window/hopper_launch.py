@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ef1aec0a8d296b78
-#   text hash     73d6a17672315b86
+#   content hash  e8700b88cc78d036
+#   text hash     7f058a5bdd0d81b0
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ef1aec0a8d296b78
-#   text hash     878ab50cfbb27781
+#   content hash  e8700b88cc78d036
+#   text hash     33ac1880f23e87a2
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

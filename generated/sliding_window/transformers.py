@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ef1aec0a8d296b78
-#   text hash     96248c3fee435c99
+#   content hash  e8700b88cc78d036
+#   text hash     6a68fc9874b99282
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d7bfeed646aeefe7
-#   text hash     46ca4643cd759afa
+#   content hash  14f2fcbd46fe2255
+#   text hash     46dce02d3ef9d8db
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

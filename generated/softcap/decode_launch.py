@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d7bfeed646aeefe7
-#   text hash     f21d0b3ba6157baa
+#   content hash  14f2fcbd46fe2255
+#   text hash     a6c588428b60fa5e
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d7bfeed646aeefe7
-#   text hash     cafe6224e1b58108
+#   content hash  14f2fcbd46fe2255
+#   text hash     aa6d8be923536878
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

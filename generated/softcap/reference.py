@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d7bfeed646aeefe7
-#   text hash     26d5080eb078a7b3
+#   content hash  14f2fcbd46fe2255
+#   text hash     2489cd7f55f9c6d8
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

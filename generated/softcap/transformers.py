@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d7bfeed646aeefe7
-#   text hash     e46121f20fb40054
+#   content hash  14f2fcbd46fe2255
+#   text hash     ab22017f24ca9854
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

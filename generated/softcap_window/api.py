@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ca504eeebec4ba8e
-#   text hash     6b8f76b6602cd3f0
+#   content hash  43227e32ac2deac5
+#   text hash     d136713b03733967
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ca504eeebec4ba8e
-#   text hash     4be73d398b0c0132
+#   content hash  43227e32ac2deac5
+#   text hash     7885a271f82975ea
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ca504eeebec4ba8e
-#   text hash     efac11339e3d7bbd
+#   content hash  43227e32ac2deac5
+#   text hash     b692e6168d50a3ee
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

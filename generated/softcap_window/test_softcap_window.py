@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ca504eeebec4ba8e
-#   text hash     2c01c5599e1aaf9d
+#   content hash  43227e32ac2deac5
+#   text hash     327b23e9c0f8c662
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ca504eeebec4ba8e
-#   text hash     856ffcedbba6427c
+#   content hash  43227e32ac2deac5
+#   text hash     e993e204a1d90374
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

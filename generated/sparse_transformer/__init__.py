@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c5c6c65fbee1578a
-#   text hash     2fb4ffbbb7ed45d9
+#   content hash  af81e322027d7117
+#   text hash     7db921e82c0463c9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

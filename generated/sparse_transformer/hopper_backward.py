@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c5c6c65fbee1578a
-#   text hash     db4bf6f83fe36f02
+#   content hash  af81e322027d7117
+#   text hash     de684e5daa704aaa
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c5c6c65fbee1578a
-#   text hash     32f9c0a0e8f7b20e
+#   content hash  af81e322027d7117
+#   text hash     370e74018114736c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c5c6c65fbee1578a
-#   text hash     a014443cf04a2bfe
+#   content hash  af81e322027d7117
+#   text hash     d5d41e46586b284e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

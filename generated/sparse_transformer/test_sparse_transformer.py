@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c5c6c65fbee1578a
-#   text hash     c6d8b310d78a90f5
+#   content hash  af81e322027d7117
+#   text hash     f1b5d71b0c95686c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  53266639377afbeb
-#   text hash     82370ccddc4d40b1
+#   content hash  3d8fb9d94d5b8034
+#   text hash     2eea5f3301011d9e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

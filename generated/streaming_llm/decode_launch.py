@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  53266639377afbeb
-#   text hash     d2afe5e95dad8ce9
+#   content hash  3d8fb9d94d5b8034
+#   text hash     27e5afbdac3ca660
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  53266639377afbeb
-#   text hash     35741f586345ba83
+#   content hash  3d8fb9d94d5b8034
+#   text hash     9c444a03c09a92ea
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

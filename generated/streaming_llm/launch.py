@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  53266639377afbeb
-#   text hash     b36ea5603f9d1113
+#   content hash  3d8fb9d94d5b8034
+#   text hash     b18f5a451934a578
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  53266639377afbeb
-#   text hash     9c6b3bc880c94f03
+#   content hash  3d8fb9d94d5b8034
+#   text hash     90eb02f4ef7e926d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3c1e79b2d29cf5dc
-#   text hash     0eacee56c786a15e
+#   content hash  4f8b3260661aa2a3
+#   text hash     e2307ed957d35fe2
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3c1e79b2d29cf5dc
-#   text hash     d9df3283d5117c4a
+#   content hash  4f8b3260661aa2a3
+#   text hash     b6a5b452e6343540
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

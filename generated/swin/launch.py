@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3c1e79b2d29cf5dc
-#   text hash     8f70aebb927fc71d
+#   content hash  4f8b3260661aa2a3
+#   text hash     86a4e36ccbca4562
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

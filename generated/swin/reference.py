@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3c1e79b2d29cf5dc
-#   text hash     e92fc614c148da73
+#   content hash  4f8b3260661aa2a3
+#   text hash     b4363ff7b9bdc145
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

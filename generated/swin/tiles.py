@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3c1e79b2d29cf5dc
-#   text hash     db9fe897974430a9
+#   content hash  4f8b3260661aa2a3
+#   text hash     ea48d5ff1a00a514
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

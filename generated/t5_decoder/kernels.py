@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  72b6eb2ad64ea33c
-#   text hash     994e469518d99c81
+#   content hash  79d9b637de5184da
+#   text hash     ebf2008126578371
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

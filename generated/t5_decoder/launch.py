@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  72b6eb2ad64ea33c
-#   text hash     2a7c557d0b5a5f11
+#   content hash  79d9b637de5184da
+#   text hash     68c3bb6aebace03d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  72b6eb2ad64ea33c
-#   text hash     90f4d4fa31cb12de
+#   content hash  79d9b637de5184da
+#   text hash     40b1eb22572bdef2
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  72b6eb2ad64ea33c
-#   text hash     05fc0a241c3c8d4f
+#   content hash  79d9b637de5184da
+#   text hash     0753dc388f32dab8
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0190ea509400140f
-#   text hash     9a8cffd690d449e9
+#   content hash  6d30ec461e0f38dd
+#   text hash     389a489ebb9e2ca1
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

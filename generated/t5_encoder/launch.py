@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0190ea509400140f
-#   text hash     41cbfa7305a1ecd5
+#   content hash  6d30ec461e0f38dd
+#   text hash     3c16bc10f1ecc7e3
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

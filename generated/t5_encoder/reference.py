@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0190ea509400140f
-#   text hash     7e516c32e0519539
+#   content hash  6d30ec461e0f38dd
+#   text hash     c96c12f9187eb5a9
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

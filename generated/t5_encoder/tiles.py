@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0190ea509400140f
-#   text hash     85c4cb83bd050507
+#   content hash  6d30ec461e0f38dd
+#   text hash     90fd13636ba8efc8
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

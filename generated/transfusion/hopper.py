@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6a02db551f3cf66e
-#   text hash     3990ef58328c0fe0
+#   content hash  9f73a3c9e2053322
+#   text hash     a364b37ab132254c
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

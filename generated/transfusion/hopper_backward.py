@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6a02db551f3cf66e
-#   text hash     0048a4013e177d93
+#   content hash  9f73a3c9e2053322
+#   text hash     86755af88a92f79e
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

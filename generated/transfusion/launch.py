@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6a02db551f3cf66e
-#   text hash     3b4cbc70d3a81bf2
+#   content hash  9f73a3c9e2053322
+#   text hash     69740c0996a44613
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

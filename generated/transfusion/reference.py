@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6a02db551f3cf66e
-#   text hash     b9076d6ee426a6fd
+#   content hash  9f73a3c9e2053322
+#   text hash     7e6c3424446ef4c1
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

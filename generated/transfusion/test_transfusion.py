@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6a02db551f3cf66e
-#   text hash     f11dd40ad466b37d
+#   content hash  9f73a3c9e2053322
+#   text hash     f38623df6ee2b27d
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9109692c1c634686
-#   text hash     12c072bc8a60356d
+#   content hash  e482d593d6a444af
+#   text hash     ab3cf4e3f8174b5b
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9109692c1c634686
-#   text hash     36c6542477fca4a7
+#   content hash  e482d593d6a444af
+#   text hash     3c03eac8d79026b9
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py gets."""
 

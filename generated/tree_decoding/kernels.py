@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9109692c1c634686
-#   text hash     7db270a85566a3f9
+#   content hash  e482d593d6a444af
+#   text hash     4970342825cf58fa
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

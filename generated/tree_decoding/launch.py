@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9109692c1c634686
-#   text hash     c48059c41f881f89
+#   content hash  e482d593d6a444af
+#   text hash     53093a75ef9ef1f6
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

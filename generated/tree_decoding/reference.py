@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9109692c1c634686
-#   text hash     f7babcc55c5f0d94
+#   content hash  e482d593d6a444af
+#   text hash     9bc81b28b733e7db
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  be9b805da3afe4a7
-#   text hash     5add96d5025610b3
+#   content hash  be7959213d6a2458
+#   text hash     71184f36e5044717
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  be9b805da3afe4a7
-#   text hash     0fb69dea18c0487c
+#   content hash  be7959213d6a2458
+#   text hash     95900730376b2393
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  be9b805da3afe4a7
-#   text hash     855f2733c500c5a2
+#   content hash  be7959213d6a2458
+#   text hash     a8617104e4aa016b
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

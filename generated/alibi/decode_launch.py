@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  be9b805da3afe4a7
-#   text hash     a027a33e92d3b60d
+#   content hash  be7959213d6a2458
+#   text hash     0036cb8ecd6c7778
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

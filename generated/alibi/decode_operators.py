@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  be9b805da3afe4a7
-#   text hash     38ed567bfc88af8a
+#   content hash  be7959213d6a2458
+#   text hash     0908625f8812501d
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

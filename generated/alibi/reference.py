@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  be9b805da3afe4a7
-#   text hash     706446d06ef5aeb1
+#   content hash  be7959213d6a2458
+#   text hash     54540552a724ac98
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

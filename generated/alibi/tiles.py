@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  be9b805da3afe4a7
-#   text hash     face82319c64262c
+#   content hash  be7959213d6a2458
+#   text hash     42958f25de6c7862
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

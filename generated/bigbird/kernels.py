@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c20f80253ab71101
-#   text hash     4b208ae198f67fa8
+#   content hash  98efe2e274770ef3
+#   text hash     ab7530e5be0e86f4
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

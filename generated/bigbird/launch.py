@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c20f80253ab71101
-#   text hash     26cc82a0b0959522
+#   content hash  98efe2e274770ef3
+#   text hash     d7659e2642c09685
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c20f80253ab71101
-#   text hash     b0d81b5393dfa822
+#   content hash  98efe2e274770ef3
+#   text hash     69a173de096eb64e
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

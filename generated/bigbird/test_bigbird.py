@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c20f80253ab71101
-#   text hash     6da7c8d317509076
+#   content hash  98efe2e274770ef3
+#   text hash     a33dff73a27404d0
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c20f80253ab71101
-#   text hash     5900a267b1577c37
+#   content hash  98efe2e274770ef3
+#   text hash     7fcfe6f75be1722e
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

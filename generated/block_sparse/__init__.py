@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8dfdaec435736f5a
-#   text hash     de879eeba02bf062
+#   content hash  7d44fe63e884b389
+#   text hash     12598f6fec9e4904
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8dfdaec435736f5a
-#   text hash     ca40c2ca73f26456
+#   content hash  7d44fe63e884b389
+#   text hash     04ba452aecf63c8f
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8dfdaec435736f5a
-#   text hash     39225ee23ddbbe91
+#   content hash  7d44fe63e884b389
+#   text hash     d056bb3ecdf24811
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

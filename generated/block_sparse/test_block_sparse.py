@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8dfdaec435736f5a
-#   text hash     651a4c9310783b3b
+#   content hash  7d44fe63e884b389
+#   text hash     63c46a7cdfd97c72
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

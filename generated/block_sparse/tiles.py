@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8dfdaec435736f5a
-#   text hash     b0b1f760a9c5394e
+#   content hash  7d44fe63e884b389
+#   text hash     2b43f016e57d0003
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  eda3a1fda2c5fe55
-#   text hash     39d36fc9609d51e6
+#   content hash  462843975ecc55f1
+#   text hash     9a9cce3d4f5b17d9
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

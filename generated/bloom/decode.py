@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  eda3a1fda2c5fe55
-#   text hash     4ff8a13e5a55802c
+#   content hash  462843975ecc55f1
+#   text hash     a1f8ce6d37b0f716
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

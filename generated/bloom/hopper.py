@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  eda3a1fda2c5fe55
-#   text hash     081cc50e8be8f730
+#   content hash  462843975ecc55f1
+#   text hash     a84926169d77a663
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

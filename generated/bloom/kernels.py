@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  eda3a1fda2c5fe55
-#   text hash     1c9d89f34eed77a4
+#   content hash  462843975ecc55f1
+#   text hash     01043cd24e045ee3
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

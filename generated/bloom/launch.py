@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  eda3a1fda2c5fe55
-#   text hash     09f932174a8af19b
+#   content hash  462843975ecc55f1
+#   text hash     452e2bb4621dff07
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

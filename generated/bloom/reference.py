@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  eda3a1fda2c5fe55
-#   text hash     a24112c89c6cd815
+#   content hash  462843975ecc55f1
+#   text hash     41ea98792adf23c0
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f3a5205489215f37
-#   text hash     f8fc412f2f6f733a
+#   content hash  36794876a694c111
+#   text hash     cebbda9bd32ca072
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

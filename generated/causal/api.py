@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f3a5205489215f37
-#   text hash     f5a4ea7668eb6e4a
+#   content hash  36794876a694c111
+#   text hash     159d90ee7e3d4699
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f3a5205489215f37
-#   text hash     82a1880bb367222c
+#   content hash  36794876a694c111
+#   text hash     f8afc6ecb23a5bcb
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f3a5205489215f37
-#   text hash     3eb9e9bd0f0255b4
+#   content hash  36794876a694c111
+#   text hash     e91808b80735f850
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

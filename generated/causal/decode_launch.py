@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f3a5205489215f37
-#   text hash     a0ce4e9087431efd
+#   content hash  36794876a694c111
+#   text hash     26621559af38f040
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f3a5205489215f37
-#   text hash     d8c9828dc4dc3613
+#   content hash  36794876a694c111
+#   text hash     f179c44d47300d29
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f3a5205489215f37
-#   text hash     b7e86b0e7ccf7d4e
+#   content hash  36794876a694c111
+#   text hash     7f29de138dd42b15
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f3a5205489215f37
-#   text hash     3ee7cb75ed7ab1bc
+#   content hash  36794876a694c111
+#   text hash     9f20d5881df0250e
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

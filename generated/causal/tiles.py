@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f3a5205489215f37
-#   text hash     533eebc28ab542b6
+#   content hash  36794876a694c111
+#   text hash     d71cf6160b363b9e
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

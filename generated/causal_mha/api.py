@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9c645ddb69779260
-#   text hash     bc9ac5cfba13ac97
+#   content hash  b2478df505e41ef8
+#   text hash     6bca1a23295a35fd
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9c645ddb69779260
-#   text hash     591efc8082b00311
+#   content hash  b2478df505e41ef8
+#   text hash     d1f743c6be7d6c24
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py gets."""
 

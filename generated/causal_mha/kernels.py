@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9c645ddb69779260
-#   text hash     9b09b8a8c01105c1
+#   content hash  b2478df505e41ef8
+#   text hash     78259226e2039820
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9c645ddb69779260
-#   text hash     78416dbd50f7621c
+#   content hash  b2478df505e41ef8
+#   text hash     c06a9c81b898ec59
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

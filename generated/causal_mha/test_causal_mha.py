@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9c645ddb69779260
-#   text hash     5abede8ffa912722
+#   content hash  b2478df505e41ef8
+#   text hash     a84fd6aba3639f10
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

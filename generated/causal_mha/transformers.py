@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9c645ddb69779260
-#   text hash     6126000b79dab705
+#   content hash  b2478df505e41ef8
+#   text hash     2b375affb2e7be78
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4f5eb1c729d3e2df
-#   text hash     07b1e6bdf03eed44
+#   content hash  06676caaacf01f12
+#   text hash     c77ec4b8c8c58303
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4f5eb1c729d3e2df
-#   text hash     dac31d588f9008c4
+#   content hash  06676caaacf01f12
+#   text hash     a478f5fff2d25669
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4f5eb1c729d3e2df
-#   text hash     14e94e1b7d1bc56f
+#   content hash  06676caaacf01f12
+#   text hash     37c472d1a2c6a07c
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4f5eb1c729d3e2df
-#   text hash     dbddfcfc6aaaa830
+#   content hash  06676caaacf01f12
+#   text hash     38a3c76f5bce36f9
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

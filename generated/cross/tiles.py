@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4f5eb1c729d3e2df
-#   text hash     4562dabcd19f6abf
+#   content hash  06676caaacf01f12
+#   text hash     00f3616f32f94b10
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

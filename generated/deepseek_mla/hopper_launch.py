@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  203cf39047459e62
-#   text hash     14660842887f78cc
+#   content hash  62529e7a6646532a
+#   text hash     cc44062a3da78c6b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py gets."""
 

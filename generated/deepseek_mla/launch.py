@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  203cf39047459e62
-#   text hash     0c65cfb87c9cfbd7
+#   content hash  62529e7a6646532a
+#   text hash     06d51cbd3542a093
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  203cf39047459e62
-#   text hash     0fe1f2bd60c0b3fb
+#   content hash  62529e7a6646532a
+#   text hash     02b095bc78151bda
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

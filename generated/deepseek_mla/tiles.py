@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  203cf39047459e62
-#   text hash     135031ef26592385
+#   content hash  62529e7a6646532a
+#   text hash     e71d4d8bca82d46c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  203cf39047459e62
-#   text hash     91a80a78c9601f82
+#   content hash  62529e7a6646532a
+#   text hash     9ac1892fb089cba6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  55aa23d7d9b30888
-#   text hash     192d4d3384b0ecf0
+#   content hash  2a072582f302a3db
+#   text hash     3a07773dbf2c4442
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  55aa23d7d9b30888
-#   text hash     63a91c91060830f8
+#   content hash  2a072582f302a3db
+#   text hash     1315b371bbe7fe01
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  55aa23d7d9b30888
-#   text hash     7b198de1b3d23fe9
+#   content hash  2a072582f302a3db
+#   text hash     4bc44944bf347697
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  55aa23d7d9b30888
-#   text hash     50cc1bbf0122df2c
+#   content hash  2a072582f302a3db
+#   text hash     3728ee6c57c5f513
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

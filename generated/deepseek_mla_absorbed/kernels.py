@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  55aa23d7d9b30888
-#   text hash     96441fa45a61486f
+#   content hash  2a072582f302a3db
+#   text hash     b93aa6d5c9d0d3fb
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the
 latent ones.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  55aa23d7d9b30888
-#   text hash     caea5d470f4dca72
+#   content hash  2a072582f302a3db
+#   text hash     f512b3471c223ee6
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  55aa23d7d9b30888
-#   text hash     59738d5247ae6a0e
+#   content hash  2a072582f302a3db
+#   text hash     53a585d2bb583609
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2c8dd5a290eea4de
-#   text hash     389decc43d893db3
+#   content hash  11dae6161e6c4a1b
+#   text hash     e594d4a4c42b712c
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2c8dd5a290eea4de
-#   text hash     744d1f69a7ef90bb
+#   content hash  11dae6161e6c4a1b
+#   text hash     640b3d58de9be7e9
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2c8dd5a290eea4de
-#   text hash     aeb573deb11d5c7c
+#   content hash  11dae6161e6c4a1b
+#   text hash     4683ff8d4c0acf02
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2c8dd5a290eea4de
-#   text hash     420d0f045f25dc81
+#   content hash  11dae6161e6c4a1b
+#   text hash     3dd318fe83304a8f
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2c8dd5a290eea4de
-#   text hash     23d1bc8d386ebc09
+#   content hash  11dae6161e6c4a1b
+#   text hash     356706c488c9b84d
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

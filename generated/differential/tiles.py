@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2c8dd5a290eea4de
-#   text hash     c316ad8e6e22739b
+#   content hash  11dae6161e6c4a1b
+#   text hash     596812017edd89d0
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

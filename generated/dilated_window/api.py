@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  fea6d532efd9d8de
-#   text hash     110e0346c690c02d
+#   content hash  909e1a87dd5cd1f0
+#   text hash     b920decbc4b5f20c
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

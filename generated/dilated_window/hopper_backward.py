@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  fea6d532efd9d8de
-#   text hash     631845c92ea8f807
+#   content hash  909e1a87dd5cd1f0
+#   text hash     9b0835157746e460
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  fea6d532efd9d8de
-#   text hash     e3303be0f49d1cd4
+#   content hash  909e1a87dd5cd1f0
+#   text hash     68b2fae98df78874
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

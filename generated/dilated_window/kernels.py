@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  fea6d532efd9d8de
-#   text hash     2a76d12f2db4e921
+#   content hash  909e1a87dd5cd1f0
+#   text hash     d3d81b57fdb161db
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

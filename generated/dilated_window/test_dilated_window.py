@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  fea6d532efd9d8de
-#   text hash     0e513420985a106f
+#   content hash  909e1a87dd5cd1f0
+#   text hash     27ecdd9482d1f56a
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

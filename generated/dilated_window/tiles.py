@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  fea6d532efd9d8de
-#   text hash     922fcd11a463c748
+#   content hash  909e1a87dd5cd1f0
+#   text hash     d895c8760b49d7ac
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

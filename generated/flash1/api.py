@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ed42e8a4d4e20af4
-#   text hash     df1dffdc31bb0645
+#   content hash  030055d1b2e6b2f6
+#   text hash     dbc28712eb81dfdf
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

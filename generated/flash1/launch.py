@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ed42e8a4d4e20af4
-#   text hash     33d17e6d13c78700
+#   content hash  030055d1b2e6b2f6
+#   text hash     62d84e8d478ed8b9
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

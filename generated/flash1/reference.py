@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ed42e8a4d4e20af4
-#   text hash     00d284c1afc4cf9b
+#   content hash  030055d1b2e6b2f6
+#   text hash     b95817610c45bd6b
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ed42e8a4d4e20af4
-#   text hash     e6ff1c6d5e739bd5
+#   content hash  030055d1b2e6b2f6
+#   text hash     12980bd4467a89b2
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ed42e8a4d4e20af4
-#   text hash     232647be384c91e3
+#   content hash  030055d1b2e6b2f6
+#   text hash     b9e61e889ed5048e
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

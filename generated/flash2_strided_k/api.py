@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  928e41a79f842a04
-#   text hash     206dcb3aecd5db1a
+#   content hash  52ad43d685fe095a
+#   text hash     7e952adc338b992b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  928e41a79f842a04
-#   text hash     ce3565f991c5c274
+#   content hash  52ad43d685fe095a
+#   text hash     e1b0a6e847a9d569
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  928e41a79f842a04
-#   text hash     4d1b2433fdaa5c36
+#   content hash  52ad43d685fe095a
+#   text hash     6594bdbdcdbe7ca8
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  928e41a79f842a04
-#   text hash     dd14b7eefc457662
+#   content hash  52ad43d685fe095a
+#   text hash     d5e471b060f23442
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  928e41a79f842a04
-#   text hash     af0541532982474a
+#   content hash  52ad43d685fe095a
+#   text hash     786230f9c82893c8
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  928e41a79f842a04
-#   text hash     d3ca0caf2761f769
+#   content hash  52ad43d685fe095a
+#   text hash     aeeaf6b0d374fd94
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

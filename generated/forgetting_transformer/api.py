@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0ac4dab0d93578a0
-#   text hash     759f102a30ddd344
+#   content hash  0a4cacdc769e211f
+#   text hash     269ea538ee5d5e8e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0ac4dab0d93578a0
-#   text hash     7bf0663fe7c4e102
+#   content hash  0a4cacdc769e211f
+#   text hash     8dcdcb6a37ecaa2c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

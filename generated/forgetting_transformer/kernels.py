@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0ac4dab0d93578a0
-#   text hash     1a49c27c496fffb0
+#   content hash  0a4cacdc769e211f
+#   text hash     1661ac42cae63d57
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0ac4dab0d93578a0
-#   text hash     2a1d0868854c53ba
+#   content hash  0a4cacdc769e211f
+#   text hash     ec58d5b02649bb6d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

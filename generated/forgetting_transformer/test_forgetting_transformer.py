@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0ac4dab0d93578a0
-#   text hash     75b307e6e42adc37
+#   content hash  0a4cacdc769e211f
+#   text hash     fec513bbf531c659
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

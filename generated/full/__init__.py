@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d533bed5e92d2b83
-#   text hash     03e5374ed438cb65
+#   content hash  d6bd8be254a3bd98
+#   text hash     fc26dda2667479e1
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

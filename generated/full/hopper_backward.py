@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d533bed5e92d2b83
-#   text hash     bbcd06ee344ae2cf
+#   content hash  d6bd8be254a3bd98
+#   text hash     2161bbffce12fe66
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

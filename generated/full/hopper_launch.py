@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d533bed5e92d2b83
-#   text hash     d25d029c72b11afb
+#   content hash  d6bd8be254a3bd98
+#   text hash     75a52b8a2cbb8be4
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d533bed5e92d2b83
-#   text hash     37aa19805ec166f0
+#   content hash  d6bd8be254a3bd98
+#   text hash     dc68327b9ef6ea4a
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

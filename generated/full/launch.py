@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d533bed5e92d2b83
-#   text hash     cec05b81350baaaa
+#   content hash  d6bd8be254a3bd98
+#   text hash     aa036e10f9608bfa
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

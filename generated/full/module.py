@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d533bed5e92d2b83
-#   text hash     37cbadba49d24f8e
+#   content hash  d6bd8be254a3bd98
+#   text hash     be85f5c551d219f5
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d533bed5e92d2b83
-#   text hash     ddd2bf8251c3223e
+#   content hash  d6bd8be254a3bd98
+#   text hash     39645f9062b6d0e8
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d533bed5e92d2b83
-#   text hash     1c8a542cfa301a49
+#   content hash  d6bd8be254a3bd98
+#   text hash     424e50e1c0071ebc
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

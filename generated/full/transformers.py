@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d533bed5e92d2b83
-#   text hash     0854909a69d6582f
+#   content hash  d6bd8be254a3bd98
+#   text hash     f8faf46f9c8fc12e
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

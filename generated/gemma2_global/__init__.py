@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9aa7b24bc58a69d8
-#   text hash     625b21ac6a21880c
+#   content hash  22310fbecf782ec8
+#   text hash     e6fc6a4ea9a7d2ff
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9aa7b24bc58a69d8
-#   text hash     8aa476dcbb46c2b4
+#   content hash  22310fbecf782ec8
+#   text hash     26aff8fd47535ae3
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

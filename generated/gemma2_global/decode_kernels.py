@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9aa7b24bc58a69d8
-#   text hash     47756af82ebace19
+#   content hash  22310fbecf782ec8
+#   text hash     b4bb0f9ab550aa62
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

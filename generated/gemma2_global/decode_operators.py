@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9aa7b24bc58a69d8
-#   text hash     21c7493ba426f7bf
+#   content hash  22310fbecf782ec8
+#   text hash     b830259da377e457
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9aa7b24bc58a69d8
-#   text hash     c3d0f450019cffde
+#   content hash  22310fbecf782ec8
+#   text hash     40b2ff12eeba6bd1
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

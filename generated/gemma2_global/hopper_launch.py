@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9aa7b24bc58a69d8
-#   text hash     74cace18a6ef55cf
+#   content hash  22310fbecf782ec8
+#   text hash     a54abc51e7b63f43
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  46ef7f526220594d
-#   text hash     5390af7aa0da0c94
+#   content hash  3830368363954c8a
+#   text hash     50e64a4b7532afae
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  46ef7f526220594d
-#   text hash     0e442138fcb73bb3
+#   content hash  3830368363954c8a
+#   text hash     bb81c81722554fb0
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

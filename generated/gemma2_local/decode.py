@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  46ef7f526220594d
-#   text hash     e9a8dd61b2eabc5e
+#   content hash  3830368363954c8a
+#   text hash     af0894daf7c67ffe
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  46ef7f526220594d
-#   text hash     d0d81de9ca303528
+#   content hash  3830368363954c8a
+#   text hash     0153ec09c8ac0775
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

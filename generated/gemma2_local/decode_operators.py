@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  46ef7f526220594d
-#   text hash     a22ae2488f27b377
+#   content hash  3830368363954c8a
+#   text hash     351c433d5297793f
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

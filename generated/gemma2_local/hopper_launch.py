@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  46ef7f526220594d
-#   text hash     33e7c42dca658821
+#   content hash  3830368363954c8a
+#   text hash     4accc80a1295f6d7
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2cc33cddd16e6013
-#   text hash     a0eea09d3b1c9516
+#   content hash  7430d7d432029309
+#   text hash     de54d006873ecaf4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2cc33cddd16e6013
-#   text hash     a84b500d1e73ca26
+#   content hash  7430d7d432029309
+#   text hash     149d7383e65e603b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2cc33cddd16e6013
-#   text hash     12f8405fc3ae9f8b
+#   content hash  7430d7d432029309
+#   text hash     8effa606630586c7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

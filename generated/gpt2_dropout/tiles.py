@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2cc33cddd16e6013
-#   text hash     66f5ce207d3fee18
+#   content hash  7430d7d432029309
+#   text hash     d3244df6d445f10f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2cc33cddd16e6013
-#   text hash     a6bfd338bf4ba0bb
+#   content hash  7430d7d432029309
+#   text hash     e89fd5b8f075d0f2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

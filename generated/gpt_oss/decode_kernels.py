@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  247caa519ed17477
-#   text hash     1d7c2e252408421c
+#   content hash  51300f5e58398f1a
+#   text hash     208b8baea97abd89
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

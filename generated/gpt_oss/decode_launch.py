@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  247caa519ed17477
-#   text hash     b9dbd7aafadb67f4
+#   content hash  51300f5e58398f1a
+#   text hash     e518c1f429a5b029
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  247caa519ed17477
-#   text hash     58622acc6d7317c3
+#   content hash  51300f5e58398f1a
+#   text hash     0be240125ea43da5
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  247caa519ed17477
-#   text hash     8ca68ec9dd4cbdad
+#   content hash  51300f5e58398f1a
+#   text hash     19852b15584a31e7
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  247caa519ed17477
-#   text hash     94521314fafe2d52
+#   content hash  51300f5e58398f1a
+#   text hash     5c7a3e2cf8888488
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  247caa519ed17477
-#   text hash     6398473dbebd41aa
+#   content hash  51300f5e58398f1a
+#   text hash     8721fd135083ed6d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

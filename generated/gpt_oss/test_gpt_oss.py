@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  247caa519ed17477
-#   text hash     2b41d2e6da4c9575
+#   content hash  51300f5e58398f1a
+#   text hash     c3ea6c4c6c9d8f0a
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

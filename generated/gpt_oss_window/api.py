@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  07e87e6a701f6aa7
-#   text hash     f83492cd83bd76f9
+#   content hash  749e06795dbacc12
+#   text hash     17f26c93a1534a1d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

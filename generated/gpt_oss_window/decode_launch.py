@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  07e87e6a701f6aa7
-#   text hash     eb05b905380d4a8b
+#   content hash  749e06795dbacc12
+#   text hash     057721f25e97815d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

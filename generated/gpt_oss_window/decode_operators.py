@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  07e87e6a701f6aa7
-#   text hash     ec5bc13fd64d47cc
+#   content hash  749e06795dbacc12
+#   text hash     98078d51c5fdebb6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  07e87e6a701f6aa7
-#   text hash     4e73771cf669b27b
+#   content hash  749e06795dbacc12
+#   text hash     b6dab161e813bd7e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  07e87e6a701f6aa7
-#   text hash     29957395a53b7333
+#   content hash  749e06795dbacc12
+#   text hash     c576d3f3cf13d73c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

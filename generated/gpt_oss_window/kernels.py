@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  07e87e6a701f6aa7
-#   text hash     c24787a50bebab2c
+#   content hash  749e06795dbacc12
+#   text hash     3201af0a68961c98
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  07e87e6a701f6aa7
-#   text hash     2a63a3b7ccc544fb
+#   content hash  749e06795dbacc12
+#   text hash     f9ae8b3680d7806a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  07e87e6a701f6aa7
-#   text hash     6048d1b428544154
+#   content hash  749e06795dbacc12
+#   text hash     35998d3b19b0ce99
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  97bb0c0deb9c29e2
-#   text hash     cd3eb67c7d0fd700
+#   content hash  b8c6118bdaef4c3c
+#   text hash     9e28bf9895c92d6b
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

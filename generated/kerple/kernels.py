@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  97bb0c0deb9c29e2
-#   text hash     163409df7d3bf783
+#   content hash  b8c6118bdaef4c3c
+#   text hash     62b08ed429b2c40c
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  97bb0c0deb9c29e2
-#   text hash     aa4e2be77861ff40
+#   content hash  b8c6118bdaef4c3c
+#   text hash     a5a3c7e1ab6bbebe
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  97bb0c0deb9c29e2
-#   text hash     b2fa9dab395143b9
+#   content hash  b8c6118bdaef4c3c
+#   text hash     e43ec28ebeca48dc
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  97bb0c0deb9c29e2
-#   text hash     6d153663d18088a9
+#   content hash  b8c6118bdaef4c3c
+#   text hash     a498788011009f99
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

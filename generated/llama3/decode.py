@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  61fdabfd1e1c4360
-#   text hash     1ea6770787123797
+#   content hash  ce716b933a883f45
+#   text hash     064ab7d81853e773
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

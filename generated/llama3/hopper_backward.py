@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  61fdabfd1e1c4360
-#   text hash     b802455527892eb3
+#   content hash  ce716b933a883f45
+#   text hash     99fb1493b611b639
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

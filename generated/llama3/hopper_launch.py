@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  61fdabfd1e1c4360
-#   text hash     36324154427980b9
+#   content hash  ce716b933a883f45
+#   text hash     76fa9f818306c137
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  61fdabfd1e1c4360
-#   text hash     a9eb8ddc3b9755b1
+#   content hash  ce716b933a883f45
+#   text hash     884c0455dedf25db
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  61fdabfd1e1c4360
-#   text hash     18243b4dd2484342
+#   content hash  ce716b933a883f45
+#   text hash     82f379ed638b7317
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

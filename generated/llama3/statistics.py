@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  61fdabfd1e1c4360
-#   text hash     391f8e7161173514
+#   content hash  ce716b933a883f45
+#   text hash     b679ee6c70f2dba1
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  61fdabfd1e1c4360
-#   text hash     ecc2343b133e7066
+#   content hash  ce716b933a883f45
+#   text hash     8614f7b2361d4dcb
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  61fdabfd1e1c4360
-#   text hash     222ba2579f4b507a
+#   content hash  ce716b933a883f45
+#   text hash     487d3ad98401f14b
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  081a601dda9d6e57
-#   text hash     2b588abe11808b51
+#   content hash  439431f2a4978ccb
+#   text hash     33ff34d7a42acb97
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  081a601dda9d6e57
-#   text hash     566f0b65bfdb3631
+#   content hash  439431f2a4978ccb
+#   text hash     42a5b7c643f59d89
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  081a601dda9d6e57
-#   text hash     384049ee599d9604
+#   content hash  439431f2a4978ccb
+#   text hash     d1057d0f2f101f2b
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  081a601dda9d6e57
-#   text hash     ecfd56af140aa8da
+#   content hash  439431f2a4978ccb
+#   text hash     68a365cdd1a2444f
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  081a601dda9d6e57
-#   text hash     9d0df21f43fb0cc0
+#   content hash  439431f2a4978ccb
+#   text hash     cf8b87054e2798f2
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  081a601dda9d6e57
-#   text hash     8fe303c9f2c86377
+#   content hash  439431f2a4978ccb
+#   text hash     477948d9656a2bb2
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  47f986abc11b2b5f
-#   text hash     a88e8767eb33d3a9
+#   content hash  4121d5dce3aa0f21
+#   text hash     7f23709db9772dd9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

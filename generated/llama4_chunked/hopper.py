@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  47f986abc11b2b5f
-#   text hash     f2fac8ebed4a6088
+#   content hash  4121d5dce3aa0f21
+#   text hash     45c8857a5b799da0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  47f986abc11b2b5f
-#   text hash     6ebb1a0b143308cc
+#   content hash  4121d5dce3aa0f21
+#   text hash     e05512d72e282468
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py gets."""
 

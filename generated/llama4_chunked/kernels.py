@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  47f986abc11b2b5f
-#   text hash     fce9d4cfa057d332
+#   content hash  4121d5dce3aa0f21
+#   text hash     6fa842b9267cab4f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

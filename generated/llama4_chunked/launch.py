@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  47f986abc11b2b5f
-#   text hash     68e79d152ee4cf49
+#   content hash  4121d5dce3aa0f21
+#   text hash     cc3e560fa4c1ddb0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

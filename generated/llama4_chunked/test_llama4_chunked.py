@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  47f986abc11b2b5f
-#   text hash     3f8c7c31d61ea3c4
+#   content hash  4121d5dce3aa0f21
+#   text hash     590a510506168198
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  235d536f839bfe60
-#   text hash     5577412244c4c298
+#   content hash  11d4ce34c6e9c7d4
+#   text hash     af615c731a787893
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  235d536f839bfe60
-#   text hash     0ce7a55432c1c1ac
+#   content hash  11d4ce34c6e9c7d4
+#   text hash     3959acbf875841ed
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

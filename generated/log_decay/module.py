@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  235d536f839bfe60
-#   text hash     f225f2876d854570
+#   content hash  11d4ce34c6e9c7d4
+#   text hash     8521ddb5fa45a235
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

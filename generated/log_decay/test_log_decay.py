@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  235d536f839bfe60
-#   text hash     1d38d0ba2a1efca3
+#   content hash  11d4ce34c6e9c7d4
+#   text hash     bad3a734375e5102
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  235d536f839bfe60
-#   text hash     7efaf33ace227621
+#   content hash  11d4ce34c6e9c7d4
+#   text hash     113fa428fae68035
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b8f3caeddb73d26b
-#   text hash     4ebbd3bdc9ee6647
+#   content hash  231adf5953e8fb9a
+#   text hash     1965d33a307a0503
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

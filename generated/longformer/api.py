@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b8f3caeddb73d26b
-#   text hash     005c861c00175688
+#   content hash  231adf5953e8fb9a
+#   text hash     f72fd2c28ed16a22
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b8f3caeddb73d26b
-#   text hash     3af85f0917bb7b4e
+#   content hash  231adf5953e8fb9a
+#   text hash     b1b78d370468eecf
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

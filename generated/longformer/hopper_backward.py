@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b8f3caeddb73d26b
-#   text hash     70b71fb0ef665ee1
+#   content hash  231adf5953e8fb9a
+#   text hash     61b757d2b5b39eb3
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

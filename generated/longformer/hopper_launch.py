@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b8f3caeddb73d26b
-#   text hash     087d5a7a3dc9ae3a
+#   content hash  231adf5953e8fb9a
+#   text hash     a38516d81a567840
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b8f3caeddb73d26b
-#   text hash     e4d4d035fffe77cb
+#   content hash  231adf5953e8fb9a
+#   text hash     ab6b9b91ecf6b636
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

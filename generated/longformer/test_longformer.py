@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b8f3caeddb73d26b
-#   text hash     f06a636cd0a237a6
+#   content hash  231adf5953e8fb9a
+#   text hash     68399a247e17a099
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

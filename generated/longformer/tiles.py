@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b8f3caeddb73d26b
-#   text hash     92e77b771cd756f3
+#   content hash  231adf5953e8fb9a
+#   text hash     8bb99f04533fd0a7
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

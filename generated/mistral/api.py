@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8999438cc63c38ff
-#   text hash     c3703653b27b6aed
+#   content hash  f19af8c225020468
+#   text hash     abf7b897963fb520
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

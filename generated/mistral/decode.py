@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8999438cc63c38ff
-#   text hash     d7727f8f005f6b06
+#   content hash  f19af8c225020468
+#   text hash     4da93490845649cb
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

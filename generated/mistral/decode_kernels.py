@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8999438cc63c38ff
-#   text hash     2607dc29dce19df4
+#   content hash  f19af8c225020468
+#   text hash     83f9d45b93aef361
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8999438cc63c38ff
-#   text hash     9e784b38248d5be8
+#   content hash  f19af8c225020468
+#   text hash     28ba8b86f1c5c504
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

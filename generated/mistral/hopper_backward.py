@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8999438cc63c38ff
-#   text hash     c16dd49b93cbab2e
+#   content hash  f19af8c225020468
+#   text hash     61de3e13c77141ce
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

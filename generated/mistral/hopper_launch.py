@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8999438cc63c38ff
-#   text hash     b69f16e3b307d5d2
+#   content hash  f19af8c225020468
+#   text hash     1defb059f3de2fc7
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py gets."""
 

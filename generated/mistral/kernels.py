@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8999438cc63c38ff
-#   text hash     c120232da83ffe9c
+#   content hash  f19af8c225020468
+#   text hash     f1a5db1d708512fb
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fc042cff8c68fe04
-#   text hash     4e9df90a6b515814
+#   content hash  b3131713479d6577
+#   text hash     56b85794a197c6d4
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fc042cff8c68fe04
-#   text hash     bfb08b278d06c6c8
+#   content hash  b3131713479d6577
+#   text hash     80978936ce9baa3e
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

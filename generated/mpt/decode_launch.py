@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fc042cff8c68fe04
-#   text hash     04d37972de55a507
+#   content hash  b3131713479d6577
+#   text hash     45cb1a80fef7db3f
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fc042cff8c68fe04
-#   text hash     bc40ca328f829f1d
+#   content hash  b3131713479d6577
+#   text hash     a7326ff704b0fcf5
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

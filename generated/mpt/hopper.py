@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fc042cff8c68fe04
-#   text hash     98720b03fc5a1861
+#   content hash  b3131713479d6577
+#   text hash     c22b3b78d3f8a504
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fc042cff8c68fe04
-#   text hash     80576b054f8f94df
+#   content hash  b3131713479d6577
+#   text hash     91e90628b4092e80
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

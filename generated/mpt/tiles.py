@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fc042cff8c68fe04
-#   text hash     a494a9ee2b46cc8d
+#   content hash  b3131713479d6577
+#   text hash     ec9eab065fa61b53
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

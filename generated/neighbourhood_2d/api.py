@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4471fd17eaa3d832
-#   text hash     704ce7a386dd4306
+#   content hash  3b90168a1e1e1ae7
+#   text hash     1b55648f4d7405a4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4471fd17eaa3d832
-#   text hash     797c14c2b8da9e58
+#   content hash  3b90168a1e1e1ae7
+#   text hash     beb76d2909a74f3b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4471fd17eaa3d832
-#   text hash     c1d2774397629f28
+#   content hash  3b90168a1e1e1ae7
+#   text hash     26e1a722b0eb41f9
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py gets."""
 

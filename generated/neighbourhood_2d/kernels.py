@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4471fd17eaa3d832
-#   text hash     5589ef962a2f152c
+#   content hash  3b90168a1e1e1ae7
+#   text hash     899472aeafba758b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4471fd17eaa3d832
-#   text hash     88eee5d361947a62
+#   content hash  3b90168a1e1e1ae7
+#   text hash     bb1cef057b94d521
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

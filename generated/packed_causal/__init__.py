@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4d2e29b55d965428
-#   text hash     a62dad045b8a190b
+#   content hash  e10caeda8df7dde7
+#   text hash     e2808769e147ca99
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

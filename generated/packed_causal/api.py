@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4d2e29b55d965428
-#   text hash     259cb049cc23695a
+#   content hash  e10caeda8df7dde7
+#   text hash     d6a9fb4b26195cff
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4d2e29b55d965428
-#   text hash     b4d87639964eaff4
+#   content hash  e10caeda8df7dde7
+#   text hash     583821cad6e49c89
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

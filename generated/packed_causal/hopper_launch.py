@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4d2e29b55d965428
-#   text hash     4199834fa86fed90
+#   content hash  e10caeda8df7dde7
+#   text hash     483ce59f78aad421
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4d2e29b55d965428
-#   text hash     f9bd76705d5ed974
+#   content hash  e10caeda8df7dde7
+#   text hash     d995848dcca8cfa3
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4d2e29b55d965428
-#   text hash     8918e19d70f4f2de
+#   content hash  e10caeda8df7dde7
+#   text hash     1b0b63ac0c69e8ab
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  57b7e0a42e236c13
-#   text hash     463f6c39b675ed11
+#   content hash  5dc2d0deceecc27d
+#   text hash     67fdb3d2e28657b7
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

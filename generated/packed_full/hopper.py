@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  57b7e0a42e236c13
-#   text hash     7405441597649414
+#   content hash  5dc2d0deceecc27d
+#   text hash     2c3c37821c50a6b4
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

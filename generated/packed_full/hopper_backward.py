@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  57b7e0a42e236c13
-#   text hash     54f942d316918870
+#   content hash  5dc2d0deceecc27d
+#   text hash     93bc7b1546767747
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

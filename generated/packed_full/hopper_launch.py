@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  57b7e0a42e236c13
-#   text hash     829bce3567ad6152
+#   content hash  5dc2d0deceecc27d
+#   text hash     c302b9c265145633
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  57b7e0a42e236c13
-#   text hash     03717836880164b3
+#   content hash  5dc2d0deceecc27d
+#   text hash     8a6b7e129d43d34b
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

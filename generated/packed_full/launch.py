@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  57b7e0a42e236c13
-#   text hash     637689d50ec277bf
+#   content hash  5dc2d0deceecc27d
+#   text hash     e41826717358205d
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  57b7e0a42e236c13
-#   text hash     9b53d63b57bfba11
+#   content hash  5dc2d0deceecc27d
+#   text hash     2e70465a1d6af591
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  57b7e0a42e236c13
-#   text hash     daa2a1035c992d52
+#   content hash  5dc2d0deceecc27d
+#   text hash     000c05e1f82eeec5
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

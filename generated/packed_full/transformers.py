@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  57b7e0a42e236c13
-#   text hash     cbdc6788159e0e35
+#   content hash  5dc2d0deceecc27d
+#   text hash     c828163d5b8fa27b
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3127310a4a180471
-#   text hash     9be8c66ee62e024a
+#   content hash  4ad5e9d0cfbcca49
+#   text hash     98982941aec1a191
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

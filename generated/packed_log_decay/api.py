@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3127310a4a180471
-#   text hash     cb4b99c6397c0770
+#   content hash  4ad5e9d0cfbcca49
+#   text hash     ad79fe7cd79f45b2
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3127310a4a180471
-#   text hash     e77ae46b2ecf1b9f
+#   content hash  4ad5e9d0cfbcca49
+#   text hash     aa7341dd3089a684
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

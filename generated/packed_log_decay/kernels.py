@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3127310a4a180471
-#   text hash     eb9e9885849e5de2
+#   content hash  4ad5e9d0cfbcca49
+#   text hash     81dc56262c03fb43
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3127310a4a180471
-#   text hash     d673a13b89129969
+#   content hash  4ad5e9d0cfbcca49
+#   text hash     a733868bb4a755f4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3127310a4a180471
-#   text hash     30e5cababb84e61e
+#   content hash  4ad5e9d0cfbcca49
+#   text hash     4bc8c00d7f7d229e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

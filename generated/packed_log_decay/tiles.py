@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3127310a4a180471
-#   text hash     cee1610beaf1ad20
+#   content hash  4ad5e9d0cfbcca49
+#   text hash     8e5b38ade66f7672
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b576cb09ed2a5f1c
-#   text hash     e6d64eee39381952
+#   content hash  24c39b21d80040f3
+#   text hash     0802bdf32279e97f
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b576cb09ed2a5f1c
-#   text hash     76cbd7efb8d3fae8
+#   content hash  24c39b21d80040f3
+#   text hash     b2439fa3f0593565
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

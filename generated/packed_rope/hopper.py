@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b576cb09ed2a5f1c
-#   text hash     20fa8706969780c5
+#   content hash  24c39b21d80040f3
+#   text hash     119c9c4f33e875f3
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b576cb09ed2a5f1c
-#   text hash     9da01e505fa3a437
+#   content hash  24c39b21d80040f3
+#   text hash     3daea46839986607
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

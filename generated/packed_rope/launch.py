@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b576cb09ed2a5f1c
-#   text hash     08efe46aa1a1ee4d
+#   content hash  24c39b21d80040f3
+#   text hash     55d71044e9ee7360
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b576cb09ed2a5f1c
-#   text hash     7e2d2a1c0073a34e
+#   content hash  24c39b21d80040f3
+#   text hash     6449130f616d93ac
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b576cb09ed2a5f1c
-#   text hash     cda26edbe3803b7d
+#   content hash  24c39b21d80040f3
+#   text hash     7e48a9fcc47bee0b
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  024286ef7feb3bed
-#   text hash     3cc6514c0f8c1eb3
+#   content hash  800d7ad767637cd5
+#   text hash     798b5c1e0ec2c909
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

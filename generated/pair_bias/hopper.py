@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  024286ef7feb3bed
-#   text hash     6a91fabb1f57d925
+#   content hash  800d7ad767637cd5
+#   text hash     0e036e09ad9f842e
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  024286ef7feb3bed
-#   text hash     1d73f94fdc6ccc17
+#   content hash  800d7ad767637cd5
+#   text hash     c8d801ac529651d5
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  024286ef7feb3bed
-#   text hash     803b2ac432bda9ad
+#   content hash  800d7ad767637cd5
+#   text hash     2f36e32262b47f2b
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

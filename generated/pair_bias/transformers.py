@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  024286ef7feb3bed
-#   text hash     56d22446dd3e7f72
+#   content hash  800d7ad767637cd5
+#   text hash     72b772abf60c4db5
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

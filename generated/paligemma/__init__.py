@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4521dcb89613eafb
-#   text hash     45b108356e763702
+#   content hash  f5ba0c9b7877481f
+#   text hash     087288f46a433a79
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4521dcb89613eafb
-#   text hash     4b4f312cb41a2537
+#   content hash  f5ba0c9b7877481f
+#   text hash     23e535da97e77e0b
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

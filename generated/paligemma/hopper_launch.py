@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4521dcb89613eafb
-#   text hash     ade40c5988d2ff7b
+#   content hash  f5ba0c9b7877481f
+#   text hash     0ad6ba71fc4fa5e8
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4521dcb89613eafb
-#   text hash     5604e905be67e350
+#   content hash  f5ba0c9b7877481f
+#   text hash     736edda7b00eb1f8
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

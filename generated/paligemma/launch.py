@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4521dcb89613eafb
-#   text hash     23836855a8d9435b
+#   content hash  f5ba0c9b7877481f
+#   text hash     df0f4b552121d885
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

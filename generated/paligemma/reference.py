@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4521dcb89613eafb
-#   text hash     3f2f764de41bb1df
+#   content hash  f5ba0c9b7877481f
+#   text hash     e83b3f1b540cb17c
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

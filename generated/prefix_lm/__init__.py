@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9f697a4f07ecb8e2
-#   text hash     accbbafbc0cc6bee
+#   content hash  d9a09ac00fb2df3c
+#   text hash     c2627d456b05be50
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

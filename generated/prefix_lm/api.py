@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9f697a4f07ecb8e2
-#   text hash     fa5ff3885471792a
+#   content hash  d9a09ac00fb2df3c
+#   text hash     31b4b6fd3e2f566e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

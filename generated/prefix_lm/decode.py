@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9f697a4f07ecb8e2
-#   text hash     e163ff9ec620560e
+#   content hash  d9a09ac00fb2df3c
+#   text hash     76d29fe5568006f6
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

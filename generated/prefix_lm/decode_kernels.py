@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9f697a4f07ecb8e2
-#   text hash     3971a8042d852bcd
+#   content hash  d9a09ac00fb2df3c
+#   text hash     3a180299e3ea0c5f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9f697a4f07ecb8e2
-#   text hash     c064a46a728f05bc
+#   content hash  d9a09ac00fb2df3c
+#   text hash     81f3178e44233e66
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

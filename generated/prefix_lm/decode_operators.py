@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9f697a4f07ecb8e2
-#   text hash     966dc6c0500865a0
+#   content hash  d9a09ac00fb2df3c
+#   text hash     79e4e6fc60a43c50
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9f697a4f07ecb8e2
-#   text hash     5e560486d985b98f
+#   content hash  d9a09ac00fb2df3c
+#   text hash     24c5d39a5922d380
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9f697a4f07ecb8e2
-#   text hash     3d866bd5ad857bcb
+#   content hash  d9a09ac00fb2df3c
+#   text hash     1037c91ba2118ebf
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9f697a4f07ecb8e2
-#   text hash     71521da5d20043b1
+#   content hash  d9a09ac00fb2df3c
+#   text hash     064c36947a2fafce
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

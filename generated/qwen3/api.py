@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ca6f5e24f511ac79
-#   text hash     a3c6e87192d7f643
+#   content hash  848df741c9808232
+#   text hash     86fd3f581ea83315
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ca6f5e24f511ac79
-#   text hash     c4bf82d68d7f4380
+#   content hash  848df741c9808232
+#   text hash     e1963eb7a12b5bc3
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

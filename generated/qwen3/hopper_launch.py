@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ca6f5e24f511ac79
-#   text hash     8e09e21725373836
+#   content hash  848df741c9808232
+#   text hash     85ff3bd0a9fbb3d6
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py gets."""
 

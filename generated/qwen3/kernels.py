@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ca6f5e24f511ac79
-#   text hash     62f0eda01153a5eb
+#   content hash  848df741c9808232
+#   text hash     11f9e6b2fcd7def6
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

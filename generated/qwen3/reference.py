@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ca6f5e24f511ac79
-#   text hash     e014db2013136faf
+#   content hash  848df741c9808232
+#   text hash     336b552e8ec624ad
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

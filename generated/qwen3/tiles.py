@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ca6f5e24f511ac79
-#   text hash     d46bf23ab22dc5c2
+#   content hash  848df741c9808232
+#   text hash     a79e43e081a4616a
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

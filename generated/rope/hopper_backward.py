@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  bfe5d05f68b143fb
-#   text hash     6b2ad7429246c6b7
+#   content hash  f2b85415639f6d7c
+#   text hash     a602b928952c61b5
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  bfe5d05f68b143fb
-#   text hash     3bd2706f8149d570
+#   content hash  f2b85415639f6d7c
+#   text hash     689e2dab47ba5813
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py gets."""
 

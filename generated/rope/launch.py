@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  bfe5d05f68b143fb
-#   text hash     2d460cfc13172fa7
+#   content hash  f2b85415639f6d7c
+#   text hash     abb6abdfc718bbcd
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  bfe5d05f68b143fb
-#   text hash     cc59db53ef3ee77c
+#   content hash  f2b85415639f6d7c
+#   text hash     491f1489cd200976
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

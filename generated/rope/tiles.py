@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  bfe5d05f68b143fb
-#   text hash     285d8fd591116f6c
+#   content hash  f2b85415639f6d7c
+#   text hash     17755de5e7beb3f8
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

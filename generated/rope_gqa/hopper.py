@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  969e0fa8a0d334c9
-#   text hash     a7d049adcc9c6933
+#   content hash  1fd1b60fc77a69f3
+#   text hash     7c21f9b4d720e5a8
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

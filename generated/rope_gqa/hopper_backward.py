@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  969e0fa8a0d334c9
-#   text hash     92e9dfeae7cc9743
+#   content hash  1fd1b60fc77a69f3
+#   text hash     f27b09f9747a6d33
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  969e0fa8a0d334c9
-#   text hash     62e5284c5acd8fe0
+#   content hash  1fd1b60fc77a69f3
+#   text hash     a807ae546ecf0639
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  969e0fa8a0d334c9
-#   text hash     868bbafd5652dc51
+#   content hash  1fd1b60fc77a69f3
+#   text hash     55418dcdf0067137
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  969e0fa8a0d334c9
-#   text hash     aaeefcc070478c98
+#   content hash  1fd1b60fc77a69f3
+#   text hash     616e4e4a9fed460f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

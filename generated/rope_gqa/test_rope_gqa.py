@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  969e0fa8a0d334c9
-#   text hash     e8135b1703928821
+#   content hash  1fd1b60fc77a69f3
+#   text hash     61f9a9b2e61654d1
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

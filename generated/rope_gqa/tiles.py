@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  969e0fa8a0d334c9
-#   text hash     184fd2d07c32fa44
+#   content hash  1fd1b60fc77a69f3
+#   text hash     a341838105daa030
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c7b34bc689e369df
-#   text hash     3d2f85117ae6ba81
+#   content hash  ecd03a586140225c
+#   text hash     448a32234539c289
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c7b34bc689e369df
-#   text hash     35865c1225323a3b
+#   content hash  ecd03a586140225c
+#   text hash     8d43d72195c1e2d2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

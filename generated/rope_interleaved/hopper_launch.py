@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c7b34bc689e369df
-#   text hash     3d5c4a3cab28b98e
+#   content hash  ecd03a586140225c
+#   text hash     d59732b903de1e20
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py gets."""
 

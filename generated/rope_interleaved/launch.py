@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c7b34bc689e369df
-#   text hash     ea91a402821071d3
+#   content hash  ecd03a586140225c
+#   text hash     d292d20de2eb3763
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

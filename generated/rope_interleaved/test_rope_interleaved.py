@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c7b34bc689e369df
-#   text hash     f71b811334da1596
+#   content hash  ecd03a586140225c
+#   text hash     d0a507420662de66
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d7de5ed34938fac7
-#   text hash     79e2e620dacdd5d7
+#   content hash  f5b01dd03f8f2e77
+#   text hash     500b8a7dccb17b42
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d7de5ed34938fac7
-#   text hash     add5dd146bc48a0c
+#   content hash  f5b01dd03f8f2e77
+#   text hash     d082f7dd72be425e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

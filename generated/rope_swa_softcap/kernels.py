@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d7de5ed34938fac7
-#   text hash     3fc296df30ca6709
+#   content hash  f5b01dd03f8f2e77
+#   text hash     3d1681c754df8c22
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d7de5ed34938fac7
-#   text hash     83dd268fedac72cb
+#   content hash  f5b01dd03f8f2e77
+#   text hash     6dcda01b38f735b6
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d7de5ed34938fac7
-#   text hash     3b0b21b1461ac0f9
+#   content hash  f5b01dd03f8f2e77
+#   text hash     7fef580746c4892b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

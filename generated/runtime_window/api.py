@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0dc93e2dee503086
-#   text hash     12d1f2ba7daccac5
+#   content hash  0accec11ef379994
+#   text hash     77ee5906c11ffac9
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0dc93e2dee503086
-#   text hash     2bfb757a99f6e99d
+#   content hash  0accec11ef379994
+#   text hash     5a6dad3a670fce65
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

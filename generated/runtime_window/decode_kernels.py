@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0dc93e2dee503086
-#   text hash     63206d9236e6143b
+#   content hash  0accec11ef379994
+#   text hash     f894c6674175b058
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0dc93e2dee503086
-#   text hash     a7823b486684ee5e
+#   content hash  0accec11ef379994
+#   text hash     4d4eafcf4d36bac8
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0dc93e2dee503086
-#   text hash     22aaded84f8024c6
+#   content hash  0accec11ef379994
+#   text hash     d4834b2587fea41f
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

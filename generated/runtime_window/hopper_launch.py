@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0dc93e2dee503086
-#   text hash     52418839a6d75542
+#   content hash  0accec11ef379994
+#   text hash     d5b6f3c2b4268afb
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0dc93e2dee503086
-#   text hash     6826e3ea634d651f
+#   content hash  0accec11ef379994
+#   text hash     02f6656fd4600a56
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0dc93e2dee503086
-#   text hash     a0e5d47d83a6aa7a
+#   content hash  0accec11ef379994
+#   text hash     e8c54089604304e7
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0dc93e2dee503086
-#   text hash     154d6e043a6d23f8
+#   content hash  0accec11ef379994
+#   text hash     3ada0f04b3fdf62d
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

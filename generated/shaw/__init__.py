@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d22135bf2875c53f
-#   text hash     5a0155f049a169c8
+#   content hash  21d555d922b90e9b
+#   text hash     62a1ee67cc8e0703
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

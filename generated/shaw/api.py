@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d22135bf2875c53f
-#   text hash     8ddd6979b7d60305
+#   content hash  21d555d922b90e9b
+#   text hash     46f233e758b9357d
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d22135bf2875c53f
-#   text hash     e02e8c811078e2f8
+#   content hash  21d555d922b90e9b
+#   text hash     ddd0c3bc973bfa09
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

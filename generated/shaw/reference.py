@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d22135bf2875c53f
-#   text hash     13921e4ff30bfb5f
+#   content hash  21d555d922b90e9b
+#   text hash     b81349931ae4a4ab
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

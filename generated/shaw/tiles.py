@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d22135bf2875c53f
-#   text hash     9818fb8c14b032dd
+#   content hash  21d555d922b90e9b
+#   text hash     29a0133b38b7a58e
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

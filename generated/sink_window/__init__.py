@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e0056b655f29738e
-#   text hash     0cb714da6d77ec6a
+#   content hash  dadc40e6943f39a5
+#   text hash     c46880c4573f5967
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

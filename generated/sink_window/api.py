@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e0056b655f29738e
-#   text hash     5359e1da95231362
+#   content hash  dadc40e6943f39a5
+#   text hash     74a0f3afc08cf46d
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

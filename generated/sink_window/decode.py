@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e0056b655f29738e
-#   text hash     a7dc188e3991bf96
+#   content hash  dadc40e6943f39a5
+#   text hash     bd1276fc63e6b5b9
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

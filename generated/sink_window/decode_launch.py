@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e0056b655f29738e
-#   text hash     e1037bfdbc91166e
+#   content hash  dadc40e6943f39a5
+#   text hash     e52f32f6ae5ba539
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e0056b655f29738e
-#   text hash     6105ed6a65ee8b8b
+#   content hash  dadc40e6943f39a5
+#   text hash     cca5e41a8e7688bc
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

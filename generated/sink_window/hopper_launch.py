@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e0056b655f29738e
-#   text hash     0c4871198a2a9604
+#   content hash  dadc40e6943f39a5
+#   text hash     3123961cad9ac4df
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

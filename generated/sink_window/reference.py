@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e0056b655f29738e
-#   text hash     cb0108befd478a35
+#   content hash  dadc40e6943f39a5
+#   text hash     f89ee578a47870ea
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

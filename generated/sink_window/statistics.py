@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e0056b655f29738e
-#   text hash     fafd3a5f90ee6058
+#   content hash  dadc40e6943f39a5
+#   text hash     24f079cc028c70ce
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e0056b655f29738e
-#   text hash     ee371636a0bac4f9
+#   content hash  dadc40e6943f39a5
+#   text hash     ca19e809979ce93e
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

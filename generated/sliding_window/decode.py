@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e8700b88cc78d036
-#   text hash     76772ddb0a86b026
+#   content hash  285b03bbcd09ed91
+#   text hash     67d14f5562384dfc
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e8700b88cc78d036
-#   text hash     c7323d098daf77f0
+#   content hash  285b03bbcd09ed91
+#   text hash     0bfb69424cda347e
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e8700b88cc78d036
-#   text hash     83bfb91bb7fa1d84
+#   content hash  285b03bbcd09ed91
+#   text hash     55965f5edfb9571b
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

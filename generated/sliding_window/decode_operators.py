@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e8700b88cc78d036
-#   text hash     e82d4d7ab03cf7af
+#   content hash  285b03bbcd09ed91
+#   text hash     0d259bb5470dc268
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

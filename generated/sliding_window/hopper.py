@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e8700b88cc78d036
-#   text hash     b7121a2a527eeb83
+#   content hash  285b03bbcd09ed91
+#   text hash     0668fe9c4887f6e4
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e8700b88cc78d036
-#   text hash     3f7ca18dfd5b41c0
+#   content hash  285b03bbcd09ed91
+#   text hash     9a5f519073b89fb2
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e8700b88cc78d036
-#   text hash     7f058a5bdd0d81b0
+#   content hash  285b03bbcd09ed91
+#   text hash     bfbe3e6117053698
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e8700b88cc78d036
-#   text hash     a4968994fdb5c558
+#   content hash  285b03bbcd09ed91
+#   text hash     342d6e73f39d1015
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  14f2fcbd46fe2255
-#   text hash     b2b66d9ed9d9a62a
+#   content hash  ea20451b2206b8eb
+#   text hash     d134e50909cd59d6
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

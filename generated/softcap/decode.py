@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  14f2fcbd46fe2255
-#   text hash     452ed24972d122ee
+#   content hash  ea20451b2206b8eb
+#   text hash     1fb389a4049df452
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

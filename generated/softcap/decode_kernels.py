@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  14f2fcbd46fe2255
-#   text hash     66c55d25dbda3688
+#   content hash  ea20451b2206b8eb
+#   text hash     32c4fb3a67856629
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

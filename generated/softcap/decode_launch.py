@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  14f2fcbd46fe2255
-#   text hash     a6c588428b60fa5e
+#   content hash  ea20451b2206b8eb
+#   text hash     e197092d69378012
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  14f2fcbd46fe2255
-#   text hash     232012db168df72e
+#   content hash  ea20451b2206b8eb
+#   text hash     dbb3e9701d9fbf25
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  14f2fcbd46fe2255
-#   text hash     0e225567e31a00cf
+#   content hash  ea20451b2206b8eb
+#   text hash     323304b4f06eb81e
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

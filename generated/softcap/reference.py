@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  14f2fcbd46fe2255
-#   text hash     2489cd7f55f9c6d8
+#   content hash  ea20451b2206b8eb
+#   text hash     6859017c2a57eee2
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

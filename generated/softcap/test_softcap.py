@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  14f2fcbd46fe2255
-#   text hash     0a9659229028ce76
+#   content hash  ea20451b2206b8eb
+#   text hash     9966383e6516aa00
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  14f2fcbd46fe2255
-#   text hash     5f3ee57c6ade9a47
+#   content hash  ea20451b2206b8eb
+#   text hash     65c97e3a777b9442
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  43227e32ac2deac5
-#   text hash     7b4e31c4fde30161
+#   content hash  7be640827eabf069
+#   text hash     38186293625f1022
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  43227e32ac2deac5
-#   text hash     7885a271f82975ea
+#   content hash  7be640827eabf069
+#   text hash     d5a5edd889012fd3
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  43227e32ac2deac5
-#   text hash     6a07042cafb1becf
+#   content hash  7be640827eabf069
+#   text hash     e2a5aad164c06a03
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

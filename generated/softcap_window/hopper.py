@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  43227e32ac2deac5
-#   text hash     f32fa9dc0bf16655
+#   content hash  7be640827eabf069
+#   text hash     aaf31501e5bc2c5f
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  43227e32ac2deac5
-#   text hash     383e964b8c84c454
+#   content hash  7be640827eabf069
+#   text hash     3c1529d64b60b0a8
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  43227e32ac2deac5
-#   text hash     b692e6168d50a3ee
+#   content hash  7be640827eabf069
+#   text hash     dea2122bc2d36926
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py gets."""
 

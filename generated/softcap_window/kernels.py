@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  43227e32ac2deac5
-#   text hash     e31b411c39acfde5
+#   content hash  7be640827eabf069
+#   text hash     17a66b8475b4f36a
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  43227e32ac2deac5
-#   text hash     9c24301903048bd6
+#   content hash  7be640827eabf069
+#   text hash     a3efde2aceed8494
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  43227e32ac2deac5
-#   text hash     327b23e9c0f8c662
+#   content hash  7be640827eabf069
+#   text hash     89a11bbea88af621
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

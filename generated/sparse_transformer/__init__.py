@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  af81e322027d7117
-#   text hash     7db921e82c0463c9
+#   content hash  5448a3f66bc70f51
+#   text hash     991c95a9519deff9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

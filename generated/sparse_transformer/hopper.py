@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  af81e322027d7117
-#   text hash     821c76e12e3c08ff
+#   content hash  5448a3f66bc70f51
+#   text hash     c7c5477a377841a8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  af81e322027d7117
-#   text hash     eb8d12fac13bcd5e
+#   content hash  5448a3f66bc70f51
+#   text hash     2f7d77d1cb9e9472
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

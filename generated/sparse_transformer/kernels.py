@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  af81e322027d7117
-#   text hash     370e74018114736c
+#   content hash  5448a3f66bc70f51
+#   text hash     ae9ccc29e8775d2a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

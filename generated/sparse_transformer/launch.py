@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  af81e322027d7117
-#   text hash     d5d41e46586b284e
+#   content hash  5448a3f66bc70f51
+#   text hash     bf0525775df4a16e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

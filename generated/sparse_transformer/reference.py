@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  af81e322027d7117
-#   text hash     d47c39f48c48e21c
+#   content hash  5448a3f66bc70f51
+#   text hash     e8bd9208242c5dd9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

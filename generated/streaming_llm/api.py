@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3d8fb9d94d5b8034
-#   text hash     caf21aae1f03ca3f
+#   content hash  86473b1f51097bc9
+#   text hash     0bb785a637180265
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3d8fb9d94d5b8034
-#   text hash     137c9dfe4ab32a3c
+#   content hash  86473b1f51097bc9
+#   text hash     cbb72c4f706422ab
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

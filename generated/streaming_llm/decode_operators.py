@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3d8fb9d94d5b8034
-#   text hash     0c117b1ab6d4f5d9
+#   content hash  86473b1f51097bc9
+#   text hash     42b67aef1757ae30
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

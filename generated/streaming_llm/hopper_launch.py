@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3d8fb9d94d5b8034
-#   text hash     faef9e0e1834d765
+#   content hash  86473b1f51097bc9
+#   text hash     73d5916f450af972
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py gets."""
 

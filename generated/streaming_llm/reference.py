@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3d8fb9d94d5b8034
-#   text hash     8c08de7b3fbdd071
+#   content hash  86473b1f51097bc9
+#   text hash     0019460dbff01b7c
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3d8fb9d94d5b8034
-#   text hash     90eb02f4ef7e926d
+#   content hash  86473b1f51097bc9
+#   text hash     14b7dd95a2478728
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

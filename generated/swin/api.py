@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4f8b3260661aa2a3
-#   text hash     e2307ed957d35fe2
+#   content hash  f7c64227c14648bc
+#   text hash     1ecb093252375ce4
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4f8b3260661aa2a3
-#   text hash     86a4e36ccbca4562
+#   content hash  f7c64227c14648bc
+#   text hash     3dde2641c31fa0fd
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4f8b3260661aa2a3
-#   text hash     b4363ff7b9bdc145
+#   content hash  f7c64227c14648bc
+#   text hash     1e00046df80afd3c
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

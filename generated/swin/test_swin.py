@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4f8b3260661aa2a3
-#   text hash     d697f1865aef0b43
+#   content hash  f7c64227c14648bc
+#   text hash     3834d5758ec69ed8
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4f8b3260661aa2a3
-#   text hash     ea48d5ff1a00a514
+#   content hash  f7c64227c14648bc
+#   text hash     9fac8846cf21781f
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  79d9b637de5184da
-#   text hash     490ef99e85646a2d
+#   content hash  394ac85ada1321b2
+#   text hash     cb821e6d4ee4755b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

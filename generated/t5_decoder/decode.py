@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  79d9b637de5184da
-#   text hash     418b8e5fbbaf1806
+#   content hash  394ac85ada1321b2
+#   text hash     2178f8637963c921
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  79d9b637de5184da
-#   text hash     8868f819b6dc789e
+#   content hash  394ac85ada1321b2
+#   text hash     a6db42e3846c9feb
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  79d9b637de5184da
-#   text hash     d66a7bd24d6b2a4e
+#   content hash  394ac85ada1321b2
+#   text hash     6df7c598e3f957f1
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

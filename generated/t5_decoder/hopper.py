@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  79d9b637de5184da
-#   text hash     b345086a96cb918b
+#   content hash  394ac85ada1321b2
+#   text hash     fc382e519b309fa6
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

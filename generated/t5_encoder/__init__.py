@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6d30ec461e0f38dd
-#   text hash     e35009e53165b3af
+#   content hash  aecd9169619ed9ba
+#   text hash     b5a82c5847096582
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

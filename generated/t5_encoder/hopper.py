@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6d30ec461e0f38dd
-#   text hash     8a30384a4430fdbf
+#   content hash  aecd9169619ed9ba
+#   text hash     60f3ee4c5ccb05d4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

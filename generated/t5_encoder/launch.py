@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6d30ec461e0f38dd
-#   text hash     3c16bc10f1ecc7e3
+#   content hash  aecd9169619ed9ba
+#   text hash     c789adc53349aca7
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6d30ec461e0f38dd
-#   text hash     c96c12f9187eb5a9
+#   content hash  aecd9169619ed9ba
+#   text hash     d257b7526e355bbf
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

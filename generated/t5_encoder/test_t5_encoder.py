@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6d30ec461e0f38dd
-#   text hash     efaaa825a2cc4033
+#   content hash  aecd9169619ed9ba
+#   text hash     72733f321831335d
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6d30ec461e0f38dd
-#   text hash     90fd13636ba8efc8
+#   content hash  aecd9169619ed9ba
+#   text hash     63f92d0bf26b64b2
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

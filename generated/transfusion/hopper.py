@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9f73a3c9e2053322
-#   text hash     a364b37ab132254c
+#   content hash  24f05a8c4d6bcd8f
+#   text hash     eb21b2d5ab9ca9b4
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

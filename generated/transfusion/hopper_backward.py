@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9f73a3c9e2053322
-#   text hash     86755af88a92f79e
+#   content hash  24f05a8c4d6bcd8f
+#   text hash     bd389004d149ee27
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

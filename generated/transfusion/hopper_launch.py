@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9f73a3c9e2053322
-#   text hash     bf84da5a7c50fc60
+#   content hash  24f05a8c4d6bcd8f
+#   text hash     82a5fd82e62aed7f
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9f73a3c9e2053322
-#   text hash     6491b53e59ca302c
+#   content hash  24f05a8c4d6bcd8f
+#   text hash     405c930aff9443d5
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9f73a3c9e2053322
-#   text hash     69740c0996a44613
+#   content hash  24f05a8c4d6bcd8f
+#   text hash     0472fd7ba911a135
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9f73a3c9e2053322
-#   text hash     7e6c3424446ef4c1
+#   content hash  24f05a8c4d6bcd8f
+#   text hash     22762b72da295b2b
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

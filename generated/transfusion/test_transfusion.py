@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9f73a3c9e2053322
-#   text hash     f38623df6ee2b27d
+#   content hash  24f05a8c4d6bcd8f
+#   text hash     39a200f2d46c22f6
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

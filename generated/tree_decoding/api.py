@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e482d593d6a444af
-#   text hash     1d0f67303e3dbeed
+#   content hash  601572f71b7b6877
+#   text hash     d3f742711d5dfc79
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e482d593d6a444af
-#   text hash     60d8aa035d55a8fc
+#   content hash  601572f71b7b6877
+#   text hash     f4aeb2ad844b4260
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

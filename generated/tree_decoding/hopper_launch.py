@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e482d593d6a444af
-#   text hash     3c03eac8d79026b9
+#   content hash  601572f71b7b6877
+#   text hash     b9a154900662de6f
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e482d593d6a444af
-#   text hash     4970342825cf58fa
+#   content hash  601572f71b7b6877
+#   text hash     891dbf322b7eb2a3
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e482d593d6a444af
-#   text hash     8e2c0f205d01fa62
+#   content hash  601572f71b7b6877
+#   text hash     fe834ad6f271e621
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 
